@@ -1,0 +1,141 @@
+"""What native jobs need of vLLM's front end: adapters, rendering, sampling parameters.
+
+Everything that touches a vLLM object on a native job's way goes through `Frontend`, so that tests can put a
+scripted one in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from worker_vllm import vllm_errors
+from worker_vllm.errors import ApplicationError, RequestError
+from worker_vllm.vllm_compat import load
+
+
+class Frontend:
+    """vLLM's front end around one AsyncLLM. Its methods raise vLLM's errors: use them inside `translated`.
+
+    Attributes:
+        max_model_len: token ids that prompt and answer may hold together.
+    """
+
+    def __init__(self, llm: Any, state: Any) -> None:
+        self._state = state
+        self.max_model_len: int = llm.model_config.max_model_len
+
+    def translated(self) -> AbstractContextManager[None]:
+        """A context in which vLLM's exceptions become WorkerErrors."""
+        return vllm_errors.translated()
+
+    async def adapter(self, model: str | None) -> Any:
+        """The LoRA request for a job's `model`: None for a served name or none at all.
+
+        Raises:
+            ApplicationError: 404, in vLLM's own words, where no model or adapter has that name.
+        """
+        models = self._state.openai_serving_models
+        if not model or models.is_base_model(model):
+            return None
+        if model in models.lora_requests:
+            return models.lora_requests[model]
+        if models.lora_resolvers and load("envs").VLLM_ALLOW_RUNTIME_LORA_UPDATING:
+            found = await models.resolve_lora(model)
+            if not isinstance(found, load("ErrorResponse")):
+                return found
+        names = ", ".join(path.name for path in models.base_model_paths)
+        message = f"The model `{model}` does not exist. Valid names: {names}."
+        error = {"message": message, "type": "NotFoundError", "param": "model", "code": 404}
+        raise ApplicationError(404, error, {"error": error})
+
+    async def render_prompt(self, prompt: str | Sequence[int], truncate: int | None) -> Any:
+        """The engine's input for a prompt given as text or token ids.
+
+        Args:
+            truncate: keep only so many of the last tokens; -1 means what the model holds; None keeps all.
+
+        Raises:
+            RequestError: too long, empty, or token ids that the model does not have.
+        """
+        request = load("CompletionRequest")(
+            prompt=prompt if isinstance(prompt, str) else list(prompt),
+            # the renderer would add them up and refuse what `room` can still shorten
+            max_tokens=None,
+            truncate_prompt_tokens=truncate,
+        )
+        (rendered,) = self._unless_refused(await self._state.online_renderer.render_completion(request))
+        return rendered
+
+    async def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any], truncate: int | None
+    ) -> Any:
+        """The engine's input for messages, through the same chat rendering as /v1/chat/completions.
+
+        Args:
+            options: fields of a chat completion request that shape the prompt (tools, documents, template
+                options).
+        """
+        # A native answer is the model's text as it is: tools go into the prompt, their calls are not parsed.
+        choice = {"tool_choice": "none"} if options.get("tools") else {}
+        request = load("ChatCompletionRequest")(
+            messages=list(messages), truncate_prompt_tokens=truncate, **{**choice, **options}
+        )
+        _, (rendered,) = self._unless_refused(await self._state.online_renderer.render_chat(request))
+        return rendered
+
+    def sampling_params(
+        self,
+        params: Mapping[str, Any],
+        structured_outputs: Mapping[str, Any] | None,
+        *,
+        max_tokens: int,
+        stream: bool,
+    ) -> Any:
+        """vLLM's SamplingParams. A stream's outputs hold what is new, a plain answer comes whole at its end.
+
+        The model's generation_config.json is not merged in, unlike on the OpenAI routes: native jobs have
+        always started from vLLM's neutral defaults, and clients rely on it.
+        """
+        kinds = load("RequestOutputKind")
+        constraint = {}
+        if structured_outputs is not None:
+            constraint["structured_outputs"] = load("StructuredOutputsParams")(**structured_outputs)
+        return load("SamplingParams")(
+            **params,
+            **constraint,
+            max_tokens=max_tokens,
+            output_kind=kinds.DELTA if stream else kinds.FINAL_ONLY,
+        )
+
+    def room(self, rendered: Any) -> int:
+        """How many token ids an answer to this input can have.
+
+        Raises:
+            RequestError: none: the prompt fills the context.
+        """
+        used = len(prompt_token_ids(rendered))
+        if used >= self.max_model_len:
+            raise RequestError(
+                f"the prompt has {used} tokens and the model's context holds {self.max_model_len}; "
+                "nothing is left for an answer",
+                param="prompt",
+            )
+        return self.max_model_len - used
+
+    @staticmethod
+    def _unless_refused(result: Any) -> Any:
+        """The renderer's result, or its refusal raised; a refusal is a value in vLLM."""
+        if isinstance(result, load("ErrorResponse")):
+            error = result.error.model_dump()
+            raise ApplicationError(int(error["code"]), error, {"error": error})
+        return result
+
+
+def prompt_token_ids(rendered: Any) -> Sequence[Any]:
+    """The token ids of an engine input (of its decoder part, where it has two); embeddings, one per token,
+    where there are no ids."""
+    part = rendered.get("decoder_prompt") or rendered
+    ids = part.get("prompt_token_ids")
+    return ids if ids is not None else part["prompt_embeds"]

@@ -1,0 +1,168 @@
+"""The one AsyncLLM of this process: built before any event loop, made ready in the job loop, stopped after.
+
+AsyncLLM belongs to the first loop that awaits it. Awaiting it in one loop and using it in another ends in
+EngineDeadError at the first request, so `start` awaits nothing and `ready` does everything that must.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from argparse import Namespace
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
+
+from worker_vllm import vllm_compat
+from worker_vllm.engine.frontend import Frontend
+from worker_vllm.engine.record import JobRecord, observe
+from worker_vllm.vllm_errors import translated
+
+logger = logging.getLogger(__name__)
+
+OPEN_FILES = 65_535
+"""The soft limit on open files that `vllm serve` asks for: many streams at once need it."""
+DRAIN_POLL_SECONDS = 0.05
+
+
+class EngineLoad:
+    """The scheduler's figures after its latest step, over all engines (data parallelism has several).
+
+    They stay at zero where the operator has switched vLLM's statistics off.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[int, Any] = {}
+
+    def note(self, engine_index: int, stats: Any) -> None:
+        """Take the statistics of one step."""
+        self._steps[engine_index] = stats
+
+    @property
+    def running(self) -> int:
+        """Sequences in the running batch."""
+        return sum(stats.num_running_reqs for stats in self._steps.values())
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that the scheduler has not begun."""
+        return sum(stats.num_waiting_reqs for stats in self._steps.values())
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """The fullest engine's used share of its KV cache, 0 to 1."""
+        return max((float(stats.kv_cache_usage) for stats in self._steps.values()), default=0.0)
+
+
+class EngineHost:
+    """Owns the AsyncLLM and vLLM's own app around it.
+
+    Attributes:
+        llm: the AsyncLLM.
+        args: vLLM's parsed arguments.
+        load: the scheduler's latest figures.
+        served_model_names: the names that requests may use; the first is the default.
+        app: vLLM's FastAPI app; after `ready`.
+        tasks: what the model can do, as vLLM names it ("generate", "embed", …); after `ready`.
+        frontend: rendering, adapters and sampling parameters for native jobs; after `ready`.
+    """
+
+    app: Any
+    tasks: tuple[str, ...]
+    frontend: Frontend
+
+    def __init__(self, llm: Any, args: Namespace, load: EngineLoad) -> None:
+        self.llm = llm
+        self.args = args
+        self.load = load
+        self.served_model_names: tuple[str, ...] = tuple(args.served_model_name or [args.model])
+        self._ready: asyncio.Task[None] | None = None
+        self._lifespan = AsyncExitStack()
+        self._stopped = False
+
+    @classmethod
+    def from_args(cls, args: Namespace) -> EngineHost:
+        """Build the engine from vLLM's parsed arguments. Call it before any event loop runs; it blocks until
+        the model is loaded. The caller stops what it gets.
+
+        Raises:
+            ConfigurationError: arguments that contradict each other.
+            EngineStartError: the engine could not be built.
+        """
+        _raise_open_file_limit()
+        vllm_compat.prepare(args)
+        load = EngineLoad()
+        return cls(vllm_compat.create_engine(args, observe, load.note), args, load)
+
+    async def ready(self) -> None:
+        """Do what needs the job loop, once: however many jobs ask, the first one starts it and all wait.
+
+        A job that is cancelled while it waits does not stop it for the others.
+
+        Raises:
+            EngineStartError: the app could not be built; every later call raises it again.
+            EngineDeadError: the engine died meanwhile.
+        """
+        if self._ready is None:
+            self._ready = asyncio.get_running_loop().create_task(self._make_ready())
+        await asyncio.shield(self._ready)
+
+    async def _make_ready(self) -> None:
+        with translated():
+            await self.llm.reset_mm_cache()  # the dummy inputs of memory profiling are still in it
+            self.tasks = tuple(await self.llm.get_supported_tasks())
+        # vLLM's error handlers tell uvicorn's server of a dead engine; here `errored` is asked instead
+        server = SimpleNamespace(should_exit=False)
+        self.app = await vllm_compat.create_app(self.llm, self.args, self.tasks, server)
+        self.frontend = Frontend(self.llm, self.app.state)
+        await self._lifespan.enter_async_context(self.app.router.lifespan_context(self.app))
+
+    @property
+    def errored(self) -> bool:
+        """Whether the engine is gone: nothing can be generated in this process any more."""
+        return bool(self.llm.errored)
+
+    @property
+    def unfinished_requests(self) -> int:
+        """Engine requests that have begun and not ended, sequences of one request counted singly."""
+        return int(self.llm.output_processor.get_num_unfinished_requests())
+
+    async def abort_unfinished(self, record: JobRecord) -> None:
+        """Abort what a job has left running in the engine: nothing, as a rule.
+
+        AsyncLLM aborts a request whose outputs are closed or cancelled. It cannot where the cancellation
+        falls between the request's registration and its first output, or where a route's own generator is
+        dropped unclosed and waits for the garbage collector.
+        """
+        if record.unfinished and not self.errored:
+            await self.llm.abort(list(record.unfinished))
+        record.unfinished.clear()
+
+    async def drain(self, timeout_seconds: float) -> bool:
+        """Wait until the engine holds no request; False where the time ran out first."""
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        while self.unfinished_requests and not self.errored:
+            if asyncio.get_running_loop().time() >= deadline:
+                return False
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+        return True
+
+    async def close(self) -> None:
+        """Leave the app's lifespan. Optional: a loop that is closed properly does it too. Repeatable."""
+        await self._lifespan.aclose()
+
+    def stop(self) -> None:
+        """End the engine's processes. Synchronous and repeatable; after the job loop has ended."""
+        if not self._stopped:
+            self._stopped = True
+            self.llm.shutdown()
+
+
+def _raise_open_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < OPEN_FILES:
+        logger.warning("at most %d files can be open here; many streams at once may need more", hard)

@@ -1,0 +1,186 @@
+"""Everything that depends on where vLLM keeps things: the only module that names vLLM, torch or transformers.
+
+vLLM moves names between modules at nearly every release, so each name stands in `vllm_homes` with its
+addresses and `load` tries them. Nothing is imported until it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import cache
+from importlib import import_module, metadata
+from typing import Any
+
+from worker_vllm import errors
+from worker_vllm.vllm_homes import HOMES, OPTIONAL_HOMES
+
+# bearer auth guards an HTTP port; jobs come through RunPod, which has checked its own key already
+_AUTHENTICATION_MIDDLEWARE = "AuthenticationMiddleware"
+
+Observer = Callable[[AsyncGenerator[Any, None], Any, str], AsyncGenerator[Any, None]]
+"""Wraps one engine request's outputs: (outputs, sampling or pooling params, request id) to outputs."""
+
+
+@cache
+def load(name: str) -> Any:
+    """The object that vLLM calls `name`, or None for an optional one that this version lacks.
+
+    Raises:
+        ImportError: no address holds it: this vLLM is outside the supported range.
+    """
+    for home in HOMES.get(name, OPTIONAL_HOMES.get(name, ())):
+        try:
+            return getattr(import_module(home), name)
+        except (ImportError, AttributeError):
+            continue
+    if name in OPTIONAL_HOMES:
+        return None
+    raise ImportError(f"vLLM {_version('vllm')} has no {name}; this worker supports vLLM 0.26 to 0.33")
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of vLLM, torch and transformers; "not installed" where one is missing."""
+    return {"vllm": _version("vllm"), "torch": _version("torch"), "transformers": _version("transformers")}
+
+
+def _version(package: str) -> str:
+    # the CPU build goes by another name on PyPI
+    for name in (package, f"{package}-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return "not installed"
+
+
+def prepare(args: Namespace) -> None:
+    """What `vllm serve` does with its arguments before it builds an engine: logging, parser plugins, checks.
+
+    The plugins come first, because the checks look the parsers up by name. Changes `args` as vLLM does.
+
+    Raises:
+        ConfigurationError: arguments that contradict each other, or name a parser that does not exist.
+    """
+    if configure_logging := load("configure_logging_from_args"):
+        configure_logging(args)
+    try:
+        if args.tool_parser_plugin:
+            load("ToolParserManager").import_tool_parser(args.tool_parser_plugin)
+        if args.reasoning_parser_plugin:
+            load("ReasoningParserManager").import_reasoning_parser(args.reasoning_parser_plugin)
+        load("validate_parsed_serve_args")(args)
+        load("validate_api_server_args")(args)
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise errors.ConfigurationError([str(error.args[0] if error.args else error)]) from error
+
+
+def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, Any], None]) -> Any:
+    """Build the one AsyncLLM, as `vllm serve` does. Synchronous; call it before any event loop runs.
+
+    Args:
+        args: parsed and prepared arguments.
+        observe: wraps the outputs of each request that the engine is given, by whichever route.
+        on_step: gets (engine index, scheduler statistics) after each engine step, unless statistics are off.
+
+    Raises:
+        EngineStartError: permanent where vLLM rejects the configuration itself.
+    """
+    # Any other context has no tuned batch sizes and falls back to 2048 tokens and 128 sequences.
+    context = load("UsageContext").OPENAI_API_SERVER
+    try:
+        engine_args = load("AsyncEngineArgs").from_cli_args(args)
+        if propagate := load("propagate_flash_late_interaction"):
+            propagate(args, engine_args)
+        config = engine_args.create_engine_config(usage_context=context)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise errors.EngineStartError(_first_line(error), permanent=True) from error
+    except (OSError, RuntimeError) as error:
+        raise errors.EngineStartError(_first_line(error)) from error
+    try:
+        return _observed_engine_class(observe).from_vllm_config(
+            vllm_config=config,
+            usage_context=context,
+            # With statistics off a logger of ours would switch them on again.
+            stat_loggers=None if args.disable_log_stats else [_step_logger_class(on_step)],
+            enable_log_requests=engine_args.enable_log_requests,
+            aggregate_engine_logging=engine_args.aggregate_engine_logging,
+            disable_log_stats=engine_args.disable_log_stats,
+        )
+    except (ValueError, RuntimeError, OSError, TimeoutError) as error:
+        raise errors.EngineStartError(_first_line(error)) from error
+
+
+def _observed_engine_class(observe: Observer) -> Any:
+    base: Any = load("AsyncLLM")
+
+    class ObservedAsyncLLM(base):
+        """AsyncLLM whose outputs pass an observer, so that every route is counted in the same way."""
+
+        def generate(self, prompt: Any, sampling_params: Any, request_id: str, **options: Any) -> Any:
+            outputs = super().generate(prompt, sampling_params, request_id, **options)
+            return observe(outputs, sampling_params, request_id)
+
+        def encode(
+            self, prompt: Any, pooling_params: Any, request_id: str, *rest: Any, **options: Any
+        ) -> Any:
+            outputs = super().encode(prompt, pooling_params, request_id, *rest, **options)
+            return observe(outputs, pooling_params, request_id)
+
+        def __del__(self) -> None:
+            """Nothing: whoever made it shuts it down. At the interpreter's exit vLLM's own way fails, with a
+            traceback, because the modules that it needs are gone."""
+
+    return ObservedAsyncLLM
+
+
+def _step_logger_class(on_step: Callable[[int, Any], None]) -> Any:
+    base: Any = load("StatLoggerBase")
+
+    class StepLogger(base):
+        """Passes the scheduler's statistics on; one object per engine."""
+
+        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+            self._engine_index = engine_index
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, *rest: Any, **options: Any) -> None:
+            if scheduler_stats is not None:
+                on_step(self._engine_index, scheduler_stats)
+
+        def log_engine_initialized(self) -> None:
+            """Nothing to say: the worker prints its own settings."""
+
+    return StepLogger
+
+
+async def create_app(llm: Any, args: Namespace, tasks: Sequence[str], server: object) -> Any:
+    """vLLM's own FastAPI app around `llm`, its state initialised, without bearer auth. In the job loop.
+
+    `app.router.lifespan_context(app)` is the context to keep it in: it freezes the garbage collector's heap
+    and logs statistics.
+
+    Args:
+        server: stands in for uvicorn's server; vLLM's error handlers set its `should_exit`.
+
+    Raises:
+        EngineStartError: a static adapter that cannot be loaded, or a chat template that cannot be rendered.
+    """
+    app = load("build_app")(args, tuple(tasks), llm.model_config)
+    app.user_middleware = [
+        middleware
+        for middleware in app.user_middleware
+        if getattr(middleware.cls, "__name__", "") != _AUTHENTICATION_MIDDLEWARE
+    ]
+    app.state.server = server
+    try:
+        await load("init_app_state")(llm, app.state, args, tuple(tasks))
+    except (ValueError, TypeError, OSError, RuntimeError) as error:
+        raise errors.EngineStartError(_first_line(error)) from error
+    return app
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # pydantic's first line only counts the problems; the third says what is wrong
+    if len(lines) >= 3 and "validation error" in lines[0]:
+        return f"{lines[1]}: {lines[2]}"
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,52 @@
+"""Where vLLM keeps the names that this worker uses, in 0.26 to 0.33: data for `vllm_compat.load`."""
+
+from __future__ import annotations
+
+HOMES: dict[str, tuple[str, ...]] = {
+    "AsyncEngineArgs": ("vllm.engine.arg_utils",),
+    "AsyncLLM": ("vllm.v1.engine.async_llm",),
+    "ChatCompletionRequest": ("vllm.entrypoints.openai.chat_completion.protocol",),
+    "CompletionRequest": ("vllm.entrypoints.openai.completion.protocol",),
+    "EngineDeadError": ("vllm.v1.engine.exceptions",),
+    "EngineGenerateError": ("vllm.v1.engine.exceptions",),
+    "ErrorResponse": ("vllm.entrypoints.serve.engine.protocol", "vllm.entrypoints.openai.engine.protocol"),
+    "GenerationError": ("vllm.exceptions", "vllm.entrypoints.openai.engine.protocol"),
+    "LoRARequest": ("vllm.lora.request",),
+    "ReasoningParserManager": ("vllm.reasoning",),
+    "RequestOutputKind": ("vllm.sampling_params",),
+    "SamplingParams": ("vllm.sampling_params",),
+    "StatLoggerBase": ("vllm.v1.metrics.loggers",),
+    "StructuredOutputsParams": ("vllm.sampling_params",),
+    "ToolParserManager": ("vllm.tool_parsers",),
+    "UsageContext": ("vllm.usage.usage_lib",),
+    "VLLMValidationError": ("vllm.exceptions",),
+    "envs": ("vllm",),
+    "build_app": ("vllm.entrypoints.launchers.app", "vllm.entrypoints.openai.api_server"),
+    "init_app_state": (
+        "vllm.entrypoints.launchers.api_server.app_state",
+        "vllm.entrypoints.openai.api_server",
+    ),
+    "validate_api_server_args": (
+        "vllm.entrypoints.launchers.launcher",
+        "vllm.entrypoints.openai.api_server",
+    ),
+    "validate_parsed_serve_args": (
+        "vllm.entrypoints.common.cli_args",
+        "vllm.entrypoints.launchers.cli_args",
+        "vllm.entrypoints.openai.cli_args",
+    ),
+}
+"""Names that every supported version has: name to modules, the newest home first."""
+
+OPTIONAL_HOMES: dict[str, tuple[str, ...]] = {
+    "GracefulHTTPError": ("vllm.exceptions",),  # 0.30: admission control, with the status it wants
+    "RetryableRequestError": ("vllm.exceptions",),  # 0.30
+    "VLLMClientError": ("vllm.exceptions",),  # 0.28: before that, plain ValueErrors
+    "VLLMNotFoundError": ("vllm.exceptions",),
+    "configure_logging_from_args": ("vllm.logger",),  # 0.32: --logging-config must reach the children
+    "propagate_flash_late_interaction": (  # 0.32: an option of the front end that the engine must hear of
+        "vllm.entrypoints.common.cli_args",
+        "vllm.entrypoints.launchers.cli_args",
+    ),
+}
+"""Names that only some supported versions have, with what they are for."""
