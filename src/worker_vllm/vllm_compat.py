@@ -11,10 +11,13 @@ from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import cache
 from importlib import import_module, metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worker_vllm import errors
 from worker_vllm.vllm_homes import HOMES, OPTIONAL_HOMES
+
+if TYPE_CHECKING:
+    from worker_vllm.configuration import Configuration
 
 # bearer auth guards an HTTP port; jobs come through RunPod, which has checked its own key already
 _AUTHENTICATION_MIDDLEWARE = "AuthenticationMiddleware"
@@ -51,6 +54,18 @@ def _version(package: str) -> str:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
     return "not installed"
+
+
+def namespace(configuration: Configuration) -> Namespace:
+    """The parsed arguments of `vllm serve` that `configuration` stands for: everything that vLLM's `build_app`,
+    `init_app_state` and `AsyncEngineArgs.from_cli_args` read, typed by vLLM's own parser.
+
+    Raises:
+        ConfigurationError: naming every argument that vLLM's parsing refuses.
+    """
+    from worker_vllm import vllm_arguments
+
+    return vllm_arguments.namespace(configuration)
 
 
 def prepare(args: Namespace) -> None:

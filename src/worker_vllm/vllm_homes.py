@@ -10,8 +10,15 @@ HOMES: dict[str, tuple[str, ...]] = {
     "EngineDeadError": ("vllm.v1.engine.exceptions",),
     "EngineGenerateError": ("vllm.v1.engine.exceptions",),
     "ErrorResponse": ("vllm.entrypoints.serve.engine.protocol", "vllm.entrypoints.openai.engine.protocol"),
+    "FlexibleArgumentParser": ("vllm.utils.argparse_utils",),
+    "FrontendArgs": (
+        "vllm.entrypoints.common.cli_args",
+        "vllm.entrypoints.launchers.cli_args",
+        "vllm.entrypoints.openai.cli_args",
+    ),
     "GenerationError": ("vllm.exceptions", "vllm.entrypoints.openai.engine.protocol"),
     "LoRARequest": ("vllm.lora.request",),
+    "QUANTIZATION_METHODS": ("vllm.model_executor.layers.quantization",),
     "ReasoningParserManager": ("vllm.reasoning",),
     "RequestOutputKind": ("vllm.sampling_params",),
     "SamplingParams": ("vllm.sampling_params",),
@@ -22,9 +29,15 @@ HOMES: dict[str, tuple[str, ...]] = {
     "VLLMValidationError": ("vllm.exceptions",),
     "envs": ("vllm",),
     "build_app": ("vllm.entrypoints.launchers.app", "vllm.entrypoints.openai.api_server"),
+    "get_attr_docs": ("vllm.config.utils",),
     "init_app_state": (
         "vllm.entrypoints.launchers.api_server.app_state",
         "vllm.entrypoints.openai.api_server",
+    ),
+    "make_arg_parser": (
+        "vllm.entrypoints.common.cli_args",
+        "vllm.entrypoints.launchers.cli_args",
+        "vllm.entrypoints.openai.cli_args",
     ),
     "validate_api_server_args": (
         "vllm.entrypoints.launchers.launcher",
