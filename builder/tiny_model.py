@@ -19,6 +19,7 @@ from pathlib import Path
 
 NAME = "tiny-random"
 SEED = 20
+RECIPE = 1  # raise it when the folder's content changes
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 VOCABULARY = 49152  # SmolLM2's tokenizer
@@ -28,6 +29,9 @@ HEAD_DIMENSION = 32  # the smallest that vLLM's CPU attention takes
 INTERMEDIATE = 32
 LAYERS = 2
 CONTEXT = 2048
+DEVIATION = 0.5  # of the weights: with less, the last token alone decides the next
+
+Tensor = tuple[tuple[int, ...], bytes]  # the shape, and the values as bfloat16
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -61,8 +65,8 @@ def build(folder: Path, tokenizer: Path) -> None:
     write_safetensors(folder / "model.safetensors", dict(_tensors(random.Random(SEED))))
 
 
-def write_safetensors(path: Path, tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> None:
-    """Write bfloat16 tensors, each a shape and its bytes, as one safetensors file."""
+def write_safetensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write the tensors as one safetensors file."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     position = 0
     for name, (shape, data) in tensors.items():
@@ -75,26 +79,26 @@ def write_safetensors(path: Path, tensors: dict[str, tuple[tuple[int, ...], byte
         file.writelines(data for _, data in tensors.values())
 
 
-def _tensors(source: random.Random) -> Iterator[tuple[str, tuple[tuple[int, ...], bytes]]]:
-    def drawn(name: str, rows: int, columns: int, deviation: float) -> tuple[str, tuple[tuple[int, ...], bytes]]:
-        values = array("f", (source.gauss(0.0, deviation) for _ in range(rows * columns)))
+def _tensors(source: random.Random) -> Iterator[tuple[str, Tensor]]:
+    def drawn(name: str, rows: int, columns: int) -> tuple[str, Tensor]:
+        values = array("f", (source.gauss(0.0, DEVIATION) for _ in range(rows * columns)))
         return name, ((rows, columns), _bfloat16(values))
 
-    def ones(name: str) -> tuple[str, tuple[tuple[int, ...], bytes]]:
+    def ones(name: str) -> tuple[str, Tensor]:
         return name, ((HIDDEN,), _bfloat16(array("f", [1.0] * HIDDEN)))
 
-    yield drawn("model.embed_tokens.weight", VOCABULARY, HIDDEN, 0.5)
+    yield drawn("model.embed_tokens.weight", VOCABULARY, HIDDEN)
     for number in range(LAYERS):
         layer = f"model.layers.{number}"
         yield ones(f"{layer}.input_layernorm.weight")
-        yield drawn(f"{layer}.self_attn.q_proj.weight", HEADS * HEAD_DIMENSION, HIDDEN, 0.5)
-        yield drawn(f"{layer}.self_attn.k_proj.weight", HEAD_DIMENSION, HIDDEN, 0.5)
-        yield drawn(f"{layer}.self_attn.v_proj.weight", HEAD_DIMENSION, HIDDEN, 0.5)
-        yield drawn(f"{layer}.self_attn.o_proj.weight", HIDDEN, HEADS * HEAD_DIMENSION, 0.5)
+        yield drawn(f"{layer}.self_attn.q_proj.weight", HEADS * HEAD_DIMENSION, HIDDEN)
+        yield drawn(f"{layer}.self_attn.k_proj.weight", HEAD_DIMENSION, HIDDEN)
+        yield drawn(f"{layer}.self_attn.v_proj.weight", HEAD_DIMENSION, HIDDEN)
+        yield drawn(f"{layer}.self_attn.o_proj.weight", HIDDEN, HEADS * HEAD_DIMENSION)
         yield ones(f"{layer}.post_attention_layernorm.weight")
-        yield drawn(f"{layer}.mlp.gate_proj.weight", INTERMEDIATE, HIDDEN, 0.5)
-        yield drawn(f"{layer}.mlp.up_proj.weight", INTERMEDIATE, HIDDEN, 0.5)
-        yield drawn(f"{layer}.mlp.down_proj.weight", HIDDEN, INTERMEDIATE, 0.5)
+        yield drawn(f"{layer}.mlp.gate_proj.weight", INTERMEDIATE, HIDDEN)
+        yield drawn(f"{layer}.mlp.up_proj.weight", INTERMEDIATE, HIDDEN)
+        yield drawn(f"{layer}.mlp.down_proj.weight", HIDDEN, INTERMEDIATE)
     yield ones("model.norm.weight")
 
 

@@ -1,0 +1,51 @@
+# `make` alone lists what there is to do. Everything but `help` and `clean` sets the checkout up first.
+
+# The newest Python of the checkout's own, else 3.11, else any: builder.setup goes on with 3.11 or says so.
+PYTHON = $(or $(shell test -x .venv/bin/python && echo .venv/bin/python),$(shell command -v python3.11 || command -v python3))
+SETUP = @test -n "$(PYTHON)" || { echo "set-up: Python 3.11 is missing: there is no python3 on PATH." >&2; exit 1; }; \
+	"$(PYTHON)" -m builder.setup
+MODEL ?= models/smollm2-135m-instruct
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-fast test-compat lint format lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+setup: ## make .venv and the demo model, or go on where that stopped (once about five minutes, then at once)
+	$(SETUP)
+
+run: setup ## start the local platform and one worker, and show two answers (ARGS=--once ends after them)
+	@exec .venv/bin/worker-vllm local --demo --model $(MODEL) $(ARGS)
+
+test: ## all tests, those that start the real engine too (ARGS="-k name" picks some)
+	$(SETUP) --tests
+	@.venv/bin/python -m pytest $(ARGS)
+
+test-fast: ## the tests that need no engine, in under a minute
+	$(SETUP) --tests
+	@.venv/bin/python -m pytest -m "not engine" $(ARGS)
+
+test-compat: ## the contract tests on vLLM 0.28 and 0.30, each in an environment of its own
+	$(SETUP) --tests
+	$(SETUP) --compat 0.28
+	.venv-compat-0.28/bin/python -m pytest tests/contract $(wildcard tests/vllm/test_contract*.py) $(ARGS)
+	$(SETUP) --compat 0.30
+	.venv-compat-0.30/bin/python -m pytest tests/contract $(wildcard tests/vllm/test_contract*.py) $(ARGS)
+
+lint: setup ## check style, format and types
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+
+format: setup ## correct style and format where a tool can
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
+
+lock: setup ## write the locks and requirements.txt from builder/requirements (ARGS=--upgrade takes the newest)
+	.venv/bin/python -m builder.lock $(ARGS)
+
+clean: ## remove the environments, the models and every cache
+	rm -rf .venv .venv-compat-* models .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info
+	find builder src tests -name __pycache__ -type d -prune -exec rm -rf {} +
