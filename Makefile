@@ -1,6 +1,6 @@
 # `make` alone lists what there is to do. Everything but `help` and `clean` sets the checkout up first.
 
-# The newest Python of the checkout's own, else 3.11, else any: builder.setup goes on with 3.11 or says so.
+# The checkout's own Python, else 3.11, else any Python 3: builder.setup goes on with 3.11 or says so.
 PYTHON = $(or $(shell test -x .venv/bin/python && echo .venv/bin/python),$(shell command -v python3.11 || command -v python3))
 SETUP = @test -n "$(PYTHON)" || { echo "set-up: Python 3.11 is missing: there is no python3 on PATH." >&2; exit 1; }; \
 	"$(PYTHON)" -m builder.setup
@@ -11,7 +11,7 @@ ARGS ?=
 .PHONY: help setup run test test-fast test-compat lint format lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv and the demo model, or go on where that stopped (once about five minutes, then at once)
 	$(SETUP)
