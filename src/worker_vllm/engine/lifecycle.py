@@ -10,20 +10,26 @@ import asyncio
 import logging
 import resource
 from argparse import Namespace
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from worker_vllm import vllm_compat
 from worker_vllm.engine.frontend import Frontend
-from worker_vllm.engine.record import JobRecord, observe
+from worker_vllm.engine.record import JobRecord, current_record, observe
 from worker_vllm.vllm_errors import translated
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 OPEN_FILES = 65_535
 """The soft limit on open files that `vllm serve` asks for: many streams at once need it."""
 DRAIN_POLL_SECONDS = 0.05
+USUAL_TOKENS = 1024
+"""Prompt and answer of a usual request, for `EngineHost.capacity`: what a longer context allows is seldom
+used."""
 
 
 class EngineLoad:
@@ -119,6 +125,18 @@ class EngineHost:
         await self._lifespan.enter_async_context(self.app.router.lifespan_context(self.app))
 
     @property
+    def capacity(self) -> int:
+        """How many requests of usual length the engine can run together: its batch limit, or fewer where
+        the KV cache holds fewer. Constant, and known as soon as the engine is built."""
+        config = self.llm.vllm_config
+        limit = int(config.scheduler_config.max_num_seqs)
+        blocks, block_size = config.cache_config.num_gpu_blocks, config.cache_config.block_size
+        if not blocks or not block_size:  # a model without a KV cache
+            return limit
+        usual_tokens = min(USUAL_TOKENS, config.model_config.max_model_len)
+        return max(1, min(limit, blocks * block_size // usual_tokens))
+
+    @property
     def errored(self) -> bool:
         """Whether the engine is gone: nothing can be generated in this process any more."""
         return bool(self.llm.errored)
@@ -128,13 +146,26 @@ class EngineHost:
         """Engine requests that have begun and not ended, sequences of one request counted singly."""
         return int(self.llm.output_processor.get_num_unfinished_requests())
 
-    async def abort_unfinished(self, record: JobRecord) -> None:
-        """Abort what a job has left running in the engine: nothing, as a rule.
+    async def attend(self, chunks: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """Pass one job's chunks on, and leave nothing of it in the engine where that ends before its end.
 
         AsyncLLM aborts a request whose outputs are closed or cancelled. It cannot where the cancellation
         falls between the request's registration and its first output, or where a route's own generator is
-        dropped unclosed and waits for the garbage collector.
+        dropped unclosed and waits for the garbage collector. A job that ends by itself is left alone: a
+        response in the background runs on.
         """
+        record = current_record.get()
+        ended = False
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+            ended = True
+        finally:
+            if not ended and record is not None:
+                await self._abort_unfinished(record)
+
+    async def _abort_unfinished(self, record: JobRecord) -> None:
         if record.unfinished and not self.errored:
             await self.llm.abort(list(record.unfinished))
         record.unfinished.clear()

@@ -17,6 +17,7 @@ class JobRecord:
         job_id: the platform's id of the job.
         route: "native", or the route that the job asks for.
         received_at: when the handler was given the job.
+        scheduled_at: when the engine began the job's first request; None where its statistics are off.
         prompt_tokens: token ids that the engine was given, over all the job's prompts.
         output_tokens: token ids that the engine made, over all choices.
         first_token_at: when the first of them was there; None while there is none (and for embeddings).
@@ -29,6 +30,7 @@ class JobRecord:
     job_id: str
     route: str = "native"
     received_at: float = field(default_factory=time.monotonic)
+    scheduled_at: float | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
     first_token_at: float | None = None
@@ -76,6 +78,8 @@ async def _counted(
             if not prompt_is_counted:
                 record.prompt_tokens += len(output.prompt_token_ids or ())
                 prompt_is_counted = True
+                if record.scheduled_at is None:
+                    record.scheduled_at = _engine_time(output, "scheduled_ts")
             choices = output.outputs
             if isinstance(choices, list):  # a pooling output is a single object without tokens
                 tokens = 0
@@ -99,9 +103,10 @@ async def _counted(
 
 def _first_token_time(output: Any, kind: str) -> float:
     """Now, except for a plain answer, which comes at once: its statistics know when the first token came."""
-    if kind == "FINAL_ONLY":
-        # the engine process reads the same system-wide monotonic clock
-        stamp = getattr(output.metrics, "first_token_ts", 0.0)
-        if stamp:
-            return float(stamp)
-    return time.monotonic()
+    stamp = _engine_time(output, "first_token_ts") if kind == "FINAL_ONLY" else None
+    return stamp or time.monotonic()
+
+
+def _engine_time(output: Any, name: str) -> float | None:
+    """A time from the request's statistics; the engine process reads the same system-wide monotonic clock."""
+    return getattr(getattr(output, "metrics", None), name, 0.0) or None

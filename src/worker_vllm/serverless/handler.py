@@ -1,0 +1,195 @@
+"""The job handler: one job in, its chunks out, every failure as one coded error at the end.
+
+This is the RunPod edge. Errors are exceptions inside and become `{"error": "<JSON text>"}` here, once;
+text, because the SDK applies `str()` to what it finds under `error`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from worker_vllm import sse
+from worker_vllm.engine.record import JobRecord, current_record
+from worker_vllm.errors import ApplicationError, DeadlineError, InternalError, RequestError, WorkerError
+from worker_vllm.job import JobInput
+from worker_vllm.serverless import log
+from worker_vllm.serverless.cancellation import JobLease, Jobs
+from worker_vllm.wire import clean
+
+Handler = Callable[[dict[str, Any]], AsyncGenerator[Any, None]]
+
+logger = logging.getLogger(__name__)
+
+_END = object()
+# How much sooner than the platform's own time-out the worker gives up: the error has to arrive while it
+# counts.
+_MARGIN_SHARE, _MARGIN_SECONDS = 0.1, 1.0
+
+
+class Engine(Protocol):
+    """What answers one kind of job."""
+
+    def generate(self, job: JobInput, request_id: str) -> AsyncGenerator[Any, None]:
+        """The job's chunks, ready for the platform. Raises WorkerError subclasses only; where a stream
+        has begun, its last chunk is an error event then."""
+
+
+class Serving(Protocol):
+    """What the handler needs of the worker around it."""
+
+    jobs: Jobs
+    native: Engine
+    openai: Engine
+    request_timeout_seconds: float | None
+    errors_as_body: bool
+
+    def ready(self) -> Awaitable[None]:
+        """Wait until the engines take requests. Raises WorkerError."""
+
+    def report(self, error: WorkerError) -> None:
+        """Hear of a job's fatal error."""
+
+
+def make_handler(serving: Serving) -> Handler:
+    """The handler for `runpod.serverless.start`: an async-generator *function*, the only kind of asynchronous
+    generator that the SDK detects.
+
+    It yields each chunk, and last `{"error": …}` where the job failed. It raises nothing but
+    CancelledError, which only the SDK causes.
+    """
+
+    async def handler(job: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        answer = _Answer(serving, job)
+        lease = serving.jobs.open(
+            answer.chunks(),
+            seconds=_time_limit(job, serving.request_timeout_seconds),
+            late=DeadlineError("the job's time ran out"),
+            on_release=answer.log_end,
+        )
+        try:
+            while (chunk := await answer.next(lease)) is not _END:
+                with lease.posting():
+                    yield chunk
+            lease.release()
+            for item in answer.farewell(lease):
+                with lease.posting():
+                    yield item
+        finally:
+            lease.release()
+
+    return handler
+
+
+class _Answer:
+    """One job's way to its end: its chunks, its record, its failure."""
+
+    def __init__(self, serving: Serving, job: dict[str, Any]) -> None:
+        job_id = log.one_line(job.get("id"), log.MAX_ID_LENGTH)
+        self.record = JobRecord(job_id)
+        self.failure: WorkerError | None = None
+        self.last_chunk: Any = None
+        self._serving = serving
+        self._job = job
+        self._request: JobInput | None = None
+        current_record.set(self.record)  # the SDK's task is this job's own, so nobody has to take it back
+
+    async def chunks(self) -> AsyncGenerator[Any, None]:
+        """The job's chunks as JSON that the SDK can send: it breaks on lone surrogates and emits NaN as
+        it is."""
+        request = self._request = JobInput.parse(self._job.get("input"))
+        if request.kind == "route":
+            self.record.route = log.one_line_route(request.route)
+        for warning in request.warnings:
+            logger.warning("job %s: %s", self.record.job_id, warning)
+        await self._serving.ready()
+        engine = self._serving.openai if request.kind == "route" else self._serving.native
+        async with aclosing(engine.generate(request, self.record.job_id)) as chunks:
+            async for chunk in chunks:
+                yield clean(chunk)
+
+    async def next(self, lease: JobLease) -> Any:
+        """The next chunk, or `_END` at the stream's end or failure; a failure is noted."""
+        try:
+            self.last_chunk = await lease.next()
+            return self.last_chunk
+        except StopAsyncIteration:
+            self.record.finished_at = time.monotonic()
+        except WorkerError as error:
+            self._fail(error)
+        except Exception:
+            logger.exception("job %s: unexpected error", self.record.job_id)
+            self._fail(InternalError("the worker failed on this job"))
+        return _END
+
+    def log_end(self) -> None:
+        """Write the job's log line. A job whose stream has not ended by now was cancelled."""
+        if self.record.finished_at is None:
+            self.record.finished_at = time.monotonic()
+            self.record.finish_reason = "cancelled"
+        log.job_ended(self.record)
+
+    def farewell(self, lease: JobLease) -> list[Any]:
+        """The items that end a failed job; none for one that went well.
+
+        A stream that the engine broke off ends with the engine's own error event. One that was cut from
+        outside (deadline, shutdown, engine death) has none yet and gets one here.
+        """
+        if self.failure is None:
+            return []
+        error = clean(self.failure.to_error())
+        event = self._error_event(error) if self.failure is lease.failure else []
+        is_route = self._request is not None and self._request.kind == "route"
+        if self._serving.errors_as_body and is_route and isinstance(self.failure, RequestError):
+            return self._error_body(error)
+        return [*event, {"error": _text(error)}]
+
+    def _fail(self, failure: WorkerError) -> None:
+        self.record.finished_at = time.monotonic()
+        self.record.error_code = failure.code
+        self.failure = failure
+        if failure.fatal:
+            self._serving.report(failure)
+
+    def _error_event(self, error: dict[str, Any]) -> list[Any]:
+        """The error in the form of the stream's chunks: raw SSE text, a list of parsed events, or a native item
+        (with the error inside a choice, as the native engine has it). None before the first chunk."""
+        last = self.last_chunk
+        if isinstance(last, str):
+            return [sse.encode(_text({"error": error})) + sse.encode(sse.DONE)]
+        if isinstance(last, list):
+            return [[{"error": error}]]
+        if isinstance(last, dict) and self._request is not None and self._request.stream:
+            kept = {key: last[key] for key in ("prompt_index", "usage") if key in last}
+            return [{"choices": [{"tokens": [], "finish_reason": "error", "error": error}], **kept}]
+        return []
+
+    def _error_body(self, error: dict[str, Any]) -> list[Any]:
+        """OPENAI_ERRORS=body: the error as an answer that the gateway hands on with status 200. As text,
+        since an object with an `error` key would fail the job. A stream that has begun holds its error
+        event already."""
+        if self.last_chunk is not None:
+            return []
+        body = {"error": error}
+        if isinstance(self.failure, ApplicationError) and isinstance(self.failure.body, dict):
+            body = clean(self.failure.body)
+        streamed = self._request is not None and bool((self._request.body or {}).get("stream"))
+        return [sse.encode(_text(body)) + sse.encode(sse.DONE) if streamed else _text(body)]
+
+
+def _time_limit(job: dict[str, Any], default_seconds: float | None) -> float | None:
+    """Seconds this job may take: the platform's executionTimeout (milliseconds) where the job carries one."""
+    policy = job.get("policy")
+    milliseconds = policy.get("executionTimeout") if isinstance(policy, dict) else None
+    if isinstance(milliseconds, (int, float)) and not isinstance(milliseconds, bool) and milliseconds > 0:
+        seconds = milliseconds / 1000
+        return seconds - min(seconds * _MARGIN_SHARE, _MARGIN_SECONDS)
+    return default_seconds
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,118 @@
+"""Bring the worker into service and out of it again, in the main thread.
+
+The order matters. The machine is looked at first, because loading weights takes minutes. The engine is
+built before the SDK starts its loop, because AsyncLLM belongs to the one loop that uses it; what is bound
+to that loop follows there (see `service`). The SDK is imported after the engine's process has been
+started, since a fork while another thread imports can hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import signal
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from worker_vllm.phases import Phases
+from worker_vllm.serverless import checks, health, log, sdk
+from worker_vllm.serverless.handler import make_handler
+from worker_vllm.serverless.service import Service
+
+if TYPE_CHECKING:
+    from worker_vllm.configuration import Configuration
+
+MAX_DEFAULT_CONCURRENCY = 512
+"""The most jobs that are taken at once unless MAX_CONCURRENCY says otherwise: a worker that takes more
+than it can run together starves its neighbours, since RunPod scales up by what is left in the queue."""
+
+logger = logging.getLogger(__name__)
+
+
+def run(configuration: Configuration, environ: MutableMapping[str, str]) -> int:
+    """Run the worker until it is told to stop or its engine dies; returns the exit code (see `health`).
+
+    Args:
+        environ: the process's environment; what the SDK reads from it is added.
+
+    Raises:
+        StartupFailure: the worker could not come into service.
+    """
+    settings = configuration.worker
+    log.configure(settings.log_format, settings.log_level)
+    for warning in configuration.warnings:
+        logger.warning("%s", warning)
+    sdk.prepare(environ)
+    phases = Phases()
+    with phases.phase("check the machine"):
+        for warning in checks.check_machine():
+            logger.warning("%s", warning)
+    try:
+        with _stop_signals_interrupt(), phases.phase("start the engine"):
+            host = _start_engine(configuration)
+    except KeyboardInterrupt:
+        logger.info("told to stop while starting")
+        health.end_children()
+        return health.EXIT_STOPPED
+    try:
+        return _serve(configuration, host, phases)
+    finally:
+        host.stop()
+
+
+def _start_engine(configuration: Configuration) -> Any:
+    from worker_vllm import vllm_compat
+    from worker_vllm.engine.lifecycle import EngineHost
+
+    return EngineHost.from_args(vllm_compat.namespace(configuration))
+
+
+def _serve(configuration: Configuration, host: Any, phases: Phases) -> int:
+    from worker_vllm.engine.native import vLLMEngine
+    from worker_vllm.engine.openai import OpenAIvLLMEngine
+
+    settings = configuration.worker
+    service = Service(
+        host,
+        vLLMEngine(host, settings),
+        OpenAIvLLMEngine(host, settings),
+        capacity=settings.max_concurrency or min(host.capacity, MAX_DEFAULT_CONCURRENCY),
+        grace_seconds=settings.shutdown_grace_s,
+        request_timeout_seconds=settings.request_timeout_s,
+        errors_as_body=settings.openai_errors == "body",
+        phases=phases,
+    )
+    with phases.phase("load the SDK"):
+        serve = sdk.load()
+    _use_uvloop()
+    serve(make_handler(service), concurrency=service.concurrency, ready=service.ready)
+    if service.startup_failure is not None:
+        raise service.startup_failure
+    return service.exit_code
+
+
+def _use_uvloop() -> None:
+    """Let the loop that the SDK makes be uvloop's, as `vllm serve` does."""
+    try:
+        policy = importlib.import_module("uvloop").EventLoopPolicy()
+    except ImportError:
+        logger.warning("uvloop is not installed; the front end is slower without it")
+        return
+    asyncio.set_event_loop_policy(policy)
+
+
+@contextmanager
+def _stop_signals_interrupt() -> Iterator[None]:
+    """SIGTERM is KeyboardInterrupt in the block, as in `vllm serve`: what has been started by then is
+    ended by vLLM as the exception passes."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
