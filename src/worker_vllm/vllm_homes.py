@@ -20,6 +20,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "LoRARequest": ("vllm.lora.request",),
     "QUANTIZATION_METHODS": ("vllm.model_executor.layers.quantization",),
     "ReasoningParserManager": ("vllm.reasoning",),
+    "RepetitionDetectionParams": ("vllm.sampling_params",),
     "RequestOutputKind": ("vllm.sampling_params",),
     "SamplingParams": ("vllm.sampling_params",),
     "StatLoggerBase": ("vllm.v1.metrics.loggers",),

@@ -77,12 +77,16 @@ class Frontend:
             options: fields of a chat completion request that shape the prompt (tools, documents, template
                 options).
         """
-        # A native answer is the model's text as it is: tools go into the prompt, their calls are not parsed.
-        choice = {"tool_choice": "none"} if options.get("tools") else {}
+        renderer = self._state.online_renderer
+        fields = dict(options)
+        # A native answer is the model's text as it is: tools go into the prompt and their calls are not
+        # parsed, so nothing needs the parser without which vLLM refuses "auto".
+        if fields.get("tools") and not renderer.enable_auto_tools:
+            fields["tool_choice"] = "none"
         request = load("ChatCompletionRequest")(
-            messages=list(messages), truncate_prompt_tokens=truncate, **{**choice, **options}
+            messages=list(messages), truncate_prompt_tokens=truncate, **fields
         )
-        _, (rendered,) = self._unless_refused(await self._state.online_renderer.render_chat(request))
+        _, (rendered,) = self._unless_refused(await renderer.render_chat(request))
         return rendered
 
     def sampling_params(
@@ -99,12 +103,13 @@ class Frontend:
         always started from vLLM's neutral defaults, and clients rely on it.
         """
         kinds = load("RequestOutputKind")
-        constraint = {}
+        objects = {}
         if structured_outputs is not None:
-            constraint["structured_outputs"] = load("StructuredOutputsParams")(**structured_outputs)
+            objects["structured_outputs"] = load("StructuredOutputsParams")(**structured_outputs)
+        if (repetition := params.get("repetition_detection")) is not None:
+            objects["repetition_detection"] = load("RepetitionDetectionParams")(**repetition)
         return load("SamplingParams")(
-            **params,
-            **constraint,
+            **{**params, **objects},
             max_tokens=max_tokens,
             output_kind=kinds.DELTA if stream else kinds.FINAL_ONLY,
         )

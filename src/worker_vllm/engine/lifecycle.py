@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from worker_vllm import vllm_compat
+from worker_vllm.configuration import Configuration
 from worker_vllm.engine.frontend import Frontend
 from worker_vllm.engine.record import JobRecord, current_record, observe
 from worker_vllm.vllm_errors import translated
@@ -86,6 +87,11 @@ class EngineHost:
         self._ready: asyncio.Task[None] | None = None
         self._lifespan = AsyncExitStack()
         self._stopped = False
+
+    @classmethod
+    def start(cls, configuration: Configuration) -> EngineHost:
+        """Build the engine that `configuration` asks for; see `from_args`."""
+        return cls.from_args(vllm_compat.namespace(configuration))
 
     @classmethod
     def from_args(cls, args: Namespace) -> EngineHost:

@@ -1,0 +1,103 @@
+"""vLLM's own app, called in-process: one request, its answer decoded, its errors as ours."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from worker_vllm import asgi
+from worker_vllm.engine.lifecycle import EngineHost
+from worker_vllm.errors import ApplicationError, EngineDeadError, InternalError, WorkerError
+from worker_vllm.vllm_errors import translate
+
+EVENT_STREAM = "text/event-stream"
+_TEXT_TYPES = ("text/", "application/xml", "application/yaml", "application/x-ndjson")
+
+
+@asynccontextmanager
+async def open_answer(
+    host: EngineHost, *, method: str, path: str, query: str, body: Mapping[str, Any] | None, request_id: str
+) -> AsyncIterator[asgi.Response]:
+    """Send a request to vLLM's app; leaving the context disconnects, which ends what still runs.
+
+    Args:
+        request_id: vLLM makes its own request ids of it.
+
+    Raises:
+        ApplicationError: the app refused: its own error object.
+        EngineDeadError: the engine died meanwhile.
+        InternalError: the app failed without an answer.
+    """
+    headers = {"accept": "*/*", "x-request-id": request_id}
+    content = b""
+    if body is not None:
+        headers["content-type"] = "application/json"
+        content = json.dumps(body).encode()
+    try:
+        async with asgi.open_response(
+            host.app, method=method, path=path, query=query, headers=headers, body=content
+        ) as response:
+            if response.status >= 400:
+                raise _refusal(response.status, decode(response.headers, await response.read()))
+            yield response
+    except InternalError as error:
+        raise cause_of(error) from error
+    except ApplicationError as error:
+        if host.errored:
+            raise EngineDeadError("the engine died; this worker is leaving service") from error
+        raise
+
+
+async def ask(host: EngineHost, *, path: str, body: Mapping[str, Any], request_id: str) -> Any:
+    """POST `body` and return the decoded answer. Raises what `open_answer` raises."""
+    async with open_answer(
+        host, method="POST", path=path, query="", body=body, request_id=request_id
+    ) as response:
+        return decode(response.headers, await response.read())
+
+
+def cause_of(error: WorkerError) -> WorkerError:
+    """What an app's failure means: the first exception in its chain of causes that says more than "failed".
+
+    Starlette wraps what a handler raises after the answer has begun, so the news may be a few steps down.
+    """
+    cause: BaseException | None = error.__cause__
+    while cause is not None:
+        meaning = translate(cause)
+        if not isinstance(meaning, InternalError):
+            return meaning
+        cause = cause.__cause__
+    return error
+
+
+def decode(headers: Mapping[str, str], content: bytes) -> Any:
+    """An answer's body as JSON-ready data, by its content type.
+
+    JSON as what it holds, text as text, anything else as `{"data_b64", "content_type", "size_bytes"}`. An
+    empty body, which /health and others send, says `{"status": "ok"}`: the platform drops empty outputs.
+    """
+    if not content:
+        return {"status": "ok"}
+    content_type = headers.get("content-type", "")
+    kind = content_type.split(";")[0].strip().lower()
+    if kind == "application/json" or kind.endswith("+json"):
+        return json.loads(content)
+    if kind.startswith(_TEXT_TYPES):
+        return content.decode("utf-8", "replace")
+    return {
+        "data_b64": base64.b64encode(content).decode("ascii"),
+        "content_type": content_type,
+        "size_bytes": len(content),
+    }
+
+
+def _refusal(status: int, body: Any) -> ApplicationError:
+    """An error body of vLLM's, of Anthropic's shape, or of FastAPI's own `{"detail": …}`."""
+    error: Any = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(error, Mapping):
+        detail = body.get("detail", body.get("message")) if isinstance(body, dict) else body
+        error = {"message": detail if isinstance(detail, str) else None}
+    return ApplicationError(status, error, body)

@@ -1,0 +1,192 @@
+"""Jobs that name one of vLLM's routes: through vLLM's own app, so every route and error is vLLM's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from worker_vllm import asgi, sse
+from worker_vllm.batching import coalesce
+from worker_vllm.engine import application, pacing
+from worker_vllm.engine.lifecycle import EngineHost
+from worker_vllm.engine.record import current_record
+from worker_vllm.engine.routes import Route, Routes
+from worker_vllm.errors import ApplicationError, EngineDeadError, InternalError, RequestError, WorkerError
+from worker_vllm.job import JobInput
+from worker_vllm.settings import WorkerSettings
+
+# Fields of a body that run templates, choose processors or name hosts to fetch from, with the argument of
+# vLLM's by which the operator has opened them.
+_OPENED_BY = {
+    "chat_template": "trust_request_chat_template",
+    "mm_processor_kwargs": "trust_request_mm_kwargs",
+    "media_io_kwargs": "trust_request_mm_kwargs",
+    "kv_transfer_params": "kv_transfer_config",
+    "ec_transfer_params": "ec_transfer_config",
+}
+
+
+class OpenAIvLLMEngine:
+    """Answers jobs that name a route.
+
+    A plain answer is one chunk: the response object, or text, or `data_b64` for other content. A stream's
+    chunks hold whole server-sent events, one chunk per round trip of the platform unless batch sizes are set:
+    text as vLLM sent it, or, for chat and completions with RAW_OPENAI_OUTPUT=0, lists of chunk objects.
+    """
+
+    def __init__(self, host: EngineHost, settings: WorkerSettings) -> None:
+        self._host = host
+        self._settings = settings
+        self._routes: Routes | None = None
+
+    def generate(self, job: JobInput, request_id: str) -> AsyncGenerator[Any, None]:
+        """The job's chunks, ready for the SDK. The host must be ready, and the caller closes what it gets:
+        that disconnects from the app and ends the job's work in the engine.
+
+        Args:
+            job: of kind "route".
+            request_id: vLLM's own ids of the job's requests hold it.
+
+        Raises:
+            WorkerError: what went wrong. In a stream that has begun, its last chunk holds the error event.
+                With OPENAI_ERRORS=body nothing is raised but EngineDeadError: the error object is the answer.
+        """
+        return self._host.attend(self._chunks(job, request_id))
+
+    async def _chunks(self, job: JobInput, request_id: str) -> AsyncGenerator[Any, None]:
+        as_body = self._settings.openai_errors == "body"
+        streaming = False
+        try:
+            route = self._route(job)
+            async with application.open_answer(
+                self._host,
+                method=route.method,
+                path=job.route,
+                query=job.query,
+                body=self._body(job, route, request_id),
+                request_id=request_id,
+            ) as response:
+                streaming = response.headers.get("content-type", "").startswith(application.EVENT_STREAM)
+                if not streaming:
+                    yield self._plain(job, response.headers, await response.read())
+                    return
+                async with aclosing(self._stream(response, route)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+        except WorkerError as error:
+            # A stream has told its client already, by its last event.
+            if error.fatal or not as_body:
+                raise
+            if not streaming:
+                yield _error_body(error, job.stream)
+
+    def _route(self, job: JobInput) -> Route:
+        if self._routes is None:
+            self._routes = Routes(self._host.app, self._host.tasks, self._settings.worker_routes)
+        return self._routes.find(job.method, job.route)
+
+    def _body(self, job: JobInput, route: Route, request_id: str) -> dict[str, Any] | None:
+        for name in job.operator_fields:
+            if not getattr(self._host.args, _OPENED_BY[name.split(".")[-1]], None):
+                raise RequestError(f"{name} is closed to jobs by the endpoint's operator", param=name)
+        if route.method in ("GET", "HEAD"):
+            return job.body
+        body = dict(job.body or {})
+        if route.takes_model and not body.get("model"):
+            body["model"] = self._host.served_model_names[0]
+        if route.id_field is not None:
+            body.setdefault(route.id_field, f"resp_{request_id}")
+        return body
+
+    def _plain(self, job: JobInput, headers: dict[str, str], content: bytes) -> Any:
+        answer = application.decode(headers, content)
+        if isinstance(answer, dict):
+            if (record := current_record.get()) and (job.body or {}).get("use_beam_search"):
+                record.take_usage(answer.get("usage"))
+            # A response object with status "failed". The SDK would fail the job for the key alone, and send
+            # Python's idea of the object.
+            if error := answer.get("error"):
+                raise ApplicationError(500, error if isinstance(error, dict) else None, answer)
+        return answer
+
+    async def _stream(self, response: asgi.Response, route: Route) -> AsyncGenerator[Any, None]:
+        parsed = route.chunks and not self._settings.raw_openai_output
+        batches = coalesce(
+            self._events(response, route),
+            size=pacing.batch_size(self._settings) if route.chunks else None,
+            weigh=_one,
+            cost=_byte_count,
+            max_bytes=self._settings.max_chunk_bytes,
+        )
+        async with aclosing(batches):
+            async for events in batches:
+                if not parsed:
+                    yield "".join(events)
+                elif chunks := [json.loads(data) for event in events if (data := _object_data(event))]:
+                    yield chunks
+
+    async def _events(self, response: asgi.Response, route: Route) -> AsyncGenerator[str, None]:
+        """The stream's events that hold data. Where one of them is an error, or the app fails, the error is
+        raised after the last event, and an error event has been the last or the last but `[DONE]`."""
+        decoder = sse.EventDecoder()
+        failure: WorkerError | None = None
+        try:
+            async for content in response:
+                for event in decoder.feed(content):
+                    if sse.data_of(event) is None:
+                        continue  # a keep-alive: RunPod's gateway has its own
+                    failure = failure or _failure_in(event)
+                    yield event
+            for event in decoder.flush():
+                yield event
+        except InternalError as error:
+            failure = application.cause_of(error)
+            for event in _error_events(failure, named=not route.chunks):
+                yield event
+        if failure is not None:
+            if self._host.errored:
+                raise EngineDeadError("the engine died; this worker is leaving service") from failure
+            raise failure
+
+
+def _failure_in(event: str) -> ApplicationError | None:
+    """vLLM's error event: an `error` object in place of a chunk, named "error" on the routes that name their
+    events. A cheap look first: this runs for every event of every stream."""
+    if '"error"' not in event[:100] and not event.startswith("event: error"):
+        return None
+    try:
+        body = json.loads(sse.data_of(event) or "")
+    except ValueError:
+        return None
+    error = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(error, dict):
+        return None
+    status = error.get("code")
+    return ApplicationError(status if isinstance(status, int) else 500, error, body)
+
+
+def _error_events(error: WorkerError, *, named: bool) -> list[str]:
+    body = json.dumps({"error": error.to_error()}, ensure_ascii=False)
+    return [sse.encode(body, "error")] if named else [sse.encode(body), sse.encode(sse.DONE)]
+
+
+def _error_body(error: WorkerError, stream: bool) -> str:
+    """The error object as an OpenAI client reads it: JSON text, because the SDK fails a job whose output has
+    a key `error`; or the one event of a stream."""
+    body = error.body if isinstance(error, ApplicationError) else None
+    text = json.dumps(body or {"error": error.to_error()}, ensure_ascii=False)
+    return sse.encode(text) + sse.encode(sse.DONE) if stream else text
+
+
+def _object_data(event: str) -> str | None:
+    return None if sse.is_done(event) else sse.data_of(event)
+
+
+def _one(event: str) -> int:
+    return 1
+
+
+def _byte_count(event: str) -> int:
+    return len(event.encode("utf-8", "replace"))
