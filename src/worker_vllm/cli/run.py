@@ -7,8 +7,8 @@ from collections.abc import MutableMapping
 from typing import Any
 
 IGNORES_UNKNOWN_ARGUMENTS = True
-"""Arguments after this verb are the SDK's own (`--rp_log_level`, …), which reads them from the process itself; and
-old templates pass start commands that mean nothing here."""
+"""Arguments after this verb are the SDK's own (`--rp_log_level`, …), which reads them from the process
+itself; and old templates pass start commands that mean nothing here."""
 
 _DESCRIPTION = """\
 Run the RunPod Serverless worker. It is set by environment variables alone (see `worker-vllm settings`);

@@ -156,8 +156,9 @@ class _Answer:
             self._serving.report(failure)
 
     def _error_event(self, error: dict[str, Any]) -> list[Any]:
-        """The error in the form of the stream's chunks: raw SSE text, a list of parsed events, or a native item
-        (with the error inside a choice, as the native engine has it). None before the first chunk."""
+        """The error in the form of the stream's chunks: raw SSE text, a list of parsed events, or a
+        native item (with the error inside a choice, as the native engine has it). None before the first
+        chunk."""
         last = self.last_chunk
         if isinstance(last, str):
             return [sse.encode(_text({"error": error})) + sse.encode(sse.DONE)]
@@ -177,7 +178,7 @@ class _Answer:
         body = {"error": error}
         if isinstance(self.failure, ApplicationError) and isinstance(self.failure.body, dict):
             body = clean(self.failure.body)
-        streamed = self._request is not None and bool((self._request.body or {}).get("stream"))
+        streamed = self._request is not None and self._request.stream
         return [sse.encode(_text(body)) + sse.encode(sse.DONE) if streamed else _text(body)]
 
 

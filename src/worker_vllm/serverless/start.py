@@ -12,17 +12,18 @@ import asyncio
 import importlib
 import logging
 import signal
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from worker_vllm.phases import Phases
-from worker_vllm.serverless import checks, health, log, sdk
-from worker_vllm.serverless.handler import make_handler
-from worker_vllm.serverless.service import Service
+from worker_vllm.serverless import checks, health, log, sdk, service
+from worker_vllm.serverless.handler import Engine, make_handler
 
 if TYPE_CHECKING:
     from worker_vllm.configuration import Configuration
+    from worker_vllm.settings import WorkerSettings
 
 MAX_DEFAULT_CONCURRENCY = 512
 """The most jobs that are taken at once unless MAX_CONCURRENCY says otherwise: a worker that takes more
@@ -31,17 +32,55 @@ than it can run together starves its neighbours, since RunPod scales up by what 
 logger = logging.getLogger(__name__)
 
 
-def run(configuration: Configuration, environ: MutableMapping[str, str]) -> int:
+class Host(service.Host, Protocol):
+    """The engine's owner, as start-up sees it."""
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs the engine can run together."""
+
+    def stop(self) -> None:
+        """End the engine. Synchronous and repeatable."""
+
+
+@dataclass(frozen=True)
+class Engines:
+    """A started engine, and what answers the two kinds of jobs with it."""
+
+    host: Host
+    native: Engine
+    openai: Engine
+
+
+def start_engines(configuration: Configuration) -> Engines:
+    """Build vLLM's engine; blocks until the model is loaded. The caller stops the host.
+
+    Raises StartupFailure.
+    """
+    from worker_vllm import vllm_compat
+    from worker_vllm.engine.lifecycle import EngineHost
+    from worker_vllm.engine.native import vLLMEngine
+    from worker_vllm.engine.openai import OpenAIvLLMEngine
+
+    host = EngineHost.from_args(vllm_compat.namespace(configuration))
+    return Engines(host, vLLMEngine(host, configuration.worker), OpenAIvLLMEngine(host, configuration.worker))
+
+
+def run(
+    configuration: Configuration,
+    environ: MutableMapping[str, str],
+    start: Callable[[Configuration], Engines] = start_engines,
+) -> int:
     """Run the worker until it is told to stop or its engine dies; returns the exit code (see `health`).
 
     Args:
         environ: the process's environment; what the SDK reads from it is added.
+        start: makes the engines; tests put scripted ones in their place.
 
     Raises:
         StartupFailure: the worker could not come into service.
     """
-    settings = configuration.worker
-    log.configure(settings.log_format, settings.log_level)
+    log.configure(configuration.worker.log_format, configuration.worker.log_level)
     for warning in configuration.warnings:
         logger.warning("%s", warning)
     sdk.prepare(environ)
@@ -51,46 +90,36 @@ def run(configuration: Configuration, environ: MutableMapping[str, str]) -> int:
             logger.warning("%s", warning)
     try:
         with _stop_signals_interrupt(), phases.phase("start the engine"):
-            host = _start_engine(configuration)
+            engines = start(configuration)
     except KeyboardInterrupt:
         logger.info("told to stop while starting")
         health.end_children()
         return health.EXIT_STOPPED
-    try:
-        return _serve(configuration, host, phases)
-    finally:
-        host.stop()
+    return _serve(configuration.worker, engines, phases)
 
 
-def _start_engine(configuration: Configuration) -> Any:
-    from worker_vllm import vllm_compat
-    from worker_vllm.engine.lifecycle import EngineHost
-
-    return EngineHost.from_args(vllm_compat.namespace(configuration))
-
-
-def _serve(configuration: Configuration, host: Any, phases: Phases) -> int:
-    from worker_vllm.engine.native import vLLMEngine
-    from worker_vllm.engine.openai import OpenAIvLLMEngine
-
-    settings = configuration.worker
-    service = Service(
-        host,
-        vLLMEngine(host, settings),
-        OpenAIvLLMEngine(host, settings),
-        capacity=settings.max_concurrency or min(host.capacity, MAX_DEFAULT_CONCURRENCY),
+def _serve(settings: WorkerSettings, engines: Engines, phases: Phases) -> int:
+    in_service = service.Service(
+        engines.host,
+        engines.native,
+        engines.openai,
+        capacity=settings.max_concurrency or min(engines.host.capacity, MAX_DEFAULT_CONCURRENCY),
         grace_seconds=settings.shutdown_grace_s,
         request_timeout_seconds=settings.request_timeout_s,
         errors_as_body=settings.openai_errors == "body",
         phases=phases,
     )
-    with phases.phase("load the SDK"):
-        serve = sdk.load()
-    _use_uvloop()
-    serve(make_handler(service), concurrency=service.concurrency, ready=service.ready)
-    if service.startup_failure is not None:
-        raise service.startup_failure
-    return service.exit_code
+    try:
+        with phases.phase("load the SDK"):
+            serve = sdk.load()
+        _use_uvloop()
+        serve(make_handler(in_service), concurrency=in_service.concurrency, ready=in_service.ready)
+    finally:
+        engines.host.stop()
+        in_service.ended()
+    if in_service.startup_failure is not None:
+        raise in_service.startup_failure
+    return in_service.exit_code
 
 
 def _use_uvloop() -> None:

@@ -1,0 +1,107 @@
+"""The worker as it is, with scripted engines in the place of vLLM's: run as a child by the contract tests.
+
+A job's prompt (or first message) is a JSON list of steps, run in order:
+
+    ["yield", chunk]            ["sleep", seconds]          ["stuck"]  until it is closed
+    ["fail", class, message]    a WorkerError subclass      ["boom"]   an exception nobody foresaw
+    ["die"]                     the engine is dead from now on; nobody is told by this job
+    ["block", seconds]          the event loop stands still
+
+Environment: SCRIPT_EVENTS (a file that gets a line of JSON per event), SCRIPT_READY_SECONDS,
+SCRIPT_READY_FAILS, SCRIPT_START_SECONDS, SCRIPT_START_FAILS, SCRIPT_STOP_HANGS, SCRIPT_STOCK_SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from worker_vllm import errors
+from worker_vllm.configuration import Configuration
+from worker_vllm.serverless import sdk, start
+from worker_vllm.settings import read
+
+EVENTS = Path(os.environ["SCRIPT_EVENTS"])
+
+
+def note(event: str, **details: Any) -> None:
+    with EVENTS.open("a") as file:
+        file.write(json.dumps({"event": event, "at": time.time(), **details}) + "\n")
+
+
+class ScriptedHost:
+    capacity = 300
+    errored = False
+
+    async def ready(self) -> None:
+        await asyncio.sleep(float(os.environ.get("SCRIPT_READY_SECONDS", "0")))
+        if reason := os.environ.get("SCRIPT_READY_FAILS"):
+            raise errors.EngineStartError(reason)
+        note("ready")
+
+    def stop(self) -> None:
+        note("host stopped")
+        while "SCRIPT_STOP_HANGS" in os.environ:
+            time.sleep(1)
+
+
+class ScriptedEngine:
+    def __init__(self, host: ScriptedHost) -> None:
+        self._host = host
+
+    async def generate(self, job: Any, request_id: str) -> Any:
+        text = job.prompts[0] if job.kind == "prompt" else job.body["messages"][0]["content"]
+        note("began", id=request_id)
+        how = "closed"
+        try:
+            for verb, *rest in json.loads(text):
+                if verb == "yield":
+                    yield rest[0]
+                elif verb == "sleep":
+                    await asyncio.sleep(rest[0])
+                elif verb == "block":
+                    time.sleep(rest[0])  # noqa: ASYNC251 - the point of it
+                elif verb == "stuck":
+                    await asyncio.Event().wait()
+                elif verb == "fail":
+                    raise getattr(errors, rest[0])(rest[1])
+                elif verb == "boom":
+                    raise ValueError("secret-of-the-worker in /root/path")
+                elif verb == "die":
+                    self._host.errored = True
+            how = "finished"
+        except asyncio.CancelledError:
+            how = "cancelled"
+            raise
+        finally:
+            note("ended", id=request_id, how=how)
+
+
+def start_engines(_: Configuration) -> start.Engines:
+    note("starting")
+    time.sleep(float(os.environ.get("SCRIPT_START_SECONDS", "0")))
+    if reason := os.environ.get("SCRIPT_START_FAILS"):
+        raise errors.EngineStartError(reason)
+    host = ScriptedHost()
+    return start.Engines(host, ScriptedEngine(host), ScriptedEngine(host))
+
+
+def main() -> int:
+    worker = read(os.environ)
+    configuration = Configuration(worker.settings, worker.effective, {}, {}, ("scripted",), ())
+    if "SCRIPT_STOCK_SDK" in os.environ:
+        sdk.TESTED_VERSIONS = frozenset()  # type: ignore[misc]
+    return start.run(configuration, os.environ, start_engines)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except errors.StartupFailure as failure:
+        print(f"cannot start: {failure}", file=sys.stderr)
+        sys.exit(failure.exit_code)
