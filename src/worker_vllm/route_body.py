@@ -1,4 +1,4 @@
-"""The body of a job that calls one of vLLM's routes: copied, strict where vLLM is not, otherwise left alone."""
+"""The body of a job that calls one of vLLM's routes: copied, strict where vLLM is not, else left alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def read_body(value: Any, param: str, warnings: list[str]) -> dict[str, Any]:
     """A copy of the body with `extra_body` unwrapped, guided_* as structured_outputs, `stream` a boolean.
 
     Everything else is vLLM's business, except what could stall other jobs. Raises RequestError beyond the
-    limits, and for a bad `stream` or a bad value of a field that is rewritten. `warnings` gets what was dropped.
+    limits, and for a bad `stream` or a bad value of a field that is rewritten. `warnings` gets what was
+    dropped.
     """
     body = read_object(value, param)
     extra = body.pop("extra_body", None)

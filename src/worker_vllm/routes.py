@@ -21,8 +21,8 @@ def normalise_route(value: Any, param: str) -> tuple[str, str]:
     """The path and the query of a route as a job gives it.
 
     The path is percent-decoded, begins with one slash, ends with none, and holds no empty segment and no
-    `/openai` before `/v1`. Raises RequestError for anything that is not a plain path: a scheme or host, "." and
-    "..", backslashes, fragments, control characters.
+    `/openai` before `/v1`. Raises RequestError for anything that is not a plain path: a scheme or host, "."
+    and "..", backslashes, fragments, control characters.
     """
     text = read_text(value, param, MAX_ROUTE_CHARACTERS).strip(" ")
     if any(unicodedata.category(character) in _REFUSED_CATEGORIES for character in text):
