@@ -10,14 +10,13 @@ Nothing here waits or talks: who must hear of a change is told through the callb
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+from .deadlines import Deadlines
 from .job_record import NOTHING, RETRYABLE, Job, JobState, Submission
 from .policy import Policy
 from .wire import WireError
@@ -53,10 +52,7 @@ class JobQueue:
         self._waiting: OrderedDict[str, Job] = OrderedDict()
         self._running: dict[str, Job] = {}
         self._pinging: set[str] = set()
-        self._deadlines: list[tuple[float, int, str]] = []
-        self._order = itertools.count()
-
-    # --- what clients do ------------------------------------------------------------------------------
+        self._deadlines = Deadlines()
 
     def submit(self, submission: Submission, *, sync: bool) -> Job:
         """Queue a new job; `sync` ones carry the `sync-` prefix and the short retention."""
@@ -73,7 +69,7 @@ class JobQueue:
             remove_at=ttl_at,
         )
         self._jobs[job.id] = job
-        self._remind(job, ttl_at)
+        self._deadlines.add(ttl_at, job.id)
         self._enqueue(job)
         return job
 
@@ -98,14 +94,13 @@ class JobQueue:
         job.retention_s = seconds
         if job.state.terminal:
             job.remove_at = self.clock() + seconds
-            self._remind(job, job.remove_at)
+            self._deadlines.add(job.remove_at, job.id)
 
     def cancel(self, job: Job) -> None:
         """Cancel a queued or running job; a finished one stays as it is."""
         if job.state.terminal:
             return
-        if job.state is JobState.IN_PROGRESS and job.worker_id:
-            self.on_stop(job.worker_id, job.id)
+        self._stop(job)
         self._end(job, JobState.CANCELLED)
 
     def retry(self, job: Job) -> None:
@@ -126,7 +121,7 @@ class JobQueue:
         job.losses = job.retries = 0
         self.counts["retried"] += 1
         self._reset(job, now)
-        self._remind(job, job.remove_at)
+        self._deadlines.add(job.remove_at, job.id)
         self._enqueue(job)
 
     def purge(self) -> int:
@@ -141,8 +136,6 @@ class JobQueue:
         done = {name: self.counts[name] for name in ("completed", "failed", "retried")}
         return {**done, "inProgress": len(self._running), "inQueue": len(self._waiting)}
 
-    # --- what workers do ------------------------------------------------------------------------------
-
     def take(self, worker_id: str, limit: int) -> list[Job]:
         """Hand the oldest queued jobs, at most `limit`, to a worker."""
         self.sweep()
@@ -155,7 +148,7 @@ class JobQueue:
             job.attempt += 1
             job.execute_by = now + job.submission.execution_timeout_ms / 1000
             self._running[job.id] = job
-            self._remind(job, job.execute_by)
+            self._deadlines.add(job.execute_by, job.id)
             job.changed.fire()
         return taken
 
@@ -179,8 +172,7 @@ class JobQueue:
         """Take a final result: FAILED when there is an error, else COMPLETED."""
         reception = self._receive(job, worker_id)
         if reception == "late" and self.policy.late_result == "accept":
-            if job.worker_id and job.worker_id != worker_id:
-                self.on_stop(job.worker_id, job.id)
+            self._stop(job)  # the one who holds it now
             job.worker_id = worker_id
             reception = "accepted"
         self.counts[reception] += 1
@@ -211,21 +203,17 @@ class JobQueue:
         """The workers that hold a job."""
         return {job.worker_id for job in self._running.values()}
 
-    # --- time -----------------------------------------------------------------------------------------
-
     def sweep(self) -> None:
         """Do all that is due: time-outs, lost jobs, records past their time."""
         now = self.clock()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            job = self._jobs.get(heapq.heappop(self._deadlines)[2])
-            if job is not None:
-                self._apply_deadlines(job, now)
+        for job_id in self._deadlines.due(now):
+            if job_id in self._jobs:
+                self._apply_deadlines(self._jobs[job_id], now)
         lost_before = now - self.policy.lost_after_s
         for job in [job for job in self._running.values() if job.last_seen_at < lost_before]:
-            # Only pings can be missed: a worker without a ping URL (the Hub's runner gives none) is not
-            # lost so.
+            # Only pings can be missed: a worker that has no ping URL (as on the Hub) is not lost so.
             if job.worker_id in self._pinging:
-                self.on_stop(str(job.worker_id), job.id)
+                self._stop(job)
                 self._lose(job)
 
     def _apply_deadlines(self, job: Job, now: float) -> None:
@@ -233,18 +221,14 @@ class JobQueue:
             if job.state is JobState.IN_QUEUE and self.policy.ttl_in_queue == "timed_out":
                 self._end(job, JobState.TIMED_OUT)
                 job.remove_at = now + job.retention_s
-                self._remind(job, job.remove_at)
+                self._deadlines.add(job.remove_at, job.id)
                 return
-            if job.state is JobState.IN_PROGRESS and job.worker_id:
-                self.on_stop(job.worker_id, job.id)
+            self._stop(job)
             self._remove(job)
         elif job.state is JobState.IN_PROGRESS and job.execute_by is not None and job.execute_by <= now:
-            if job.worker_id:
-                self.on_stop(job.worker_id, job.id)
+            self._stop(job)
             job.output, job.error = NOTHING, self.policy.timed_out_error
             self._end(job, JobState.TIMED_OUT)
-
-    # --- steps ----------------------------------------------------------------------------------------
 
     def _receive(self, job: Job, worker_id: str) -> Reception:
         if job.state.terminal:
@@ -253,6 +237,10 @@ class JobQueue:
             return "late"
         job.last_seen_at = self.clock()
         return "accepted"
+
+    def _stop(self, job: Job) -> None:
+        if job.state is JobState.IN_PROGRESS and job.worker_id is not None:
+            self.on_stop(job.worker_id, job.id)
 
     def _lose(self, job: Job) -> None:
         job.losses += 1
@@ -287,7 +275,7 @@ class JobQueue:
         job.state = state
         job.finished_at = self.clock()
         job.remove_at = min(job.ttl_at, job.finished_at + job.retention_s)
-        self._remind(job, job.remove_at)
+        self._deadlines.add(job.remove_at, job.id)
         if state is JobState.COMPLETED:
             self.counts["completed"] += 1
         elif state in RETRYABLE:
@@ -300,9 +288,6 @@ class JobQueue:
             index.pop(job.id, None)
         job.removed = True
         job.changed.fire()
-
-    def _remind(self, job: Job, at: float) -> None:
-        heapq.heappush(self._deadlines, (at, next(self._order), job.id))
 
 
 def _ignore(*_: Any) -> None:

@@ -130,11 +130,21 @@ class Platform:
 
     @web.middleware
     async def _edge(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """What stands before every handler; errors leave in the platform's family."""
+        """What stands before every handler. A worker's call is half a round trip late in each direction."""
         operation = operation_of(request.path)
+        half_s = self.policy.worker_rtt_ms / 2000 if operation in WORKER_OPERATIONS else 0.0
+        if not half_s:
+            return await self._answer(request, operation, handler)
+        await asyncio.sleep(half_s)
+        response = await self._answer(request, operation, handler)
+        await asyncio.sleep(half_s)
+        return response
+
+    async def _answer(self, request: web.Request, operation: str, handler: Handler) -> web.StreamResponse:
+        """Errors leave in the platform's family."""
         try:
             if operation in WORKER_OPERATIONS:
-                return await self._far(request, operation, handler)
+                return await self._call(request, operation, handler)
             self._check_key(request)
             with self._rate_limits.call(operation if self.policy.rate_limits else ""):
                 return await self._call(request, operation, handler)
@@ -142,17 +152,6 @@ class Platform:
             return error_reply(error.status, error.detail)
         except web.HTTPException as error:
             return error_reply(error.status, error.reason)
-
-    async def _far(self, request: web.Request, operation: str, handler: Handler) -> web.StreamResponse:
-        """A worker's call, half a round trip late in each direction."""
-        half_s = self.policy.worker_rtt_ms / 2000
-        if half_s:
-            await asyncio.sleep(half_s)
-        try:
-            return await self._call(request, operation, handler)
-        finally:
-            if half_s:
-                await asyncio.sleep(half_s)
 
     async def _call(self, request: web.Request, operation: str, handler: Handler) -> web.StreamResponse:
         if request.match_info.get("endpoint", self.policy.endpoint_id) != self.policy.endpoint_id:

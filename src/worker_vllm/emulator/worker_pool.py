@@ -114,6 +114,8 @@ class WorkerPool:
             await asyncio.gather(*self._tasks.values(), *self._recycles, return_exceptions=True)
             if not self.failed.done():
                 self.failed.cancel()
+            elif not self.failed.cancelled():
+                self.failed.exception()  # seen: it is not to be reported again when this object goes
 
     def kill(self) -> None:
         """End every worker at once; for the one who asks a second time."""
