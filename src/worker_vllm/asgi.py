@@ -40,8 +40,8 @@ MAX_BODY_BYTES = 20_000_000
 _QUERY_SAFE = "%/:?#[]@!$&'()*+,;=~"
 _PATH_SAFE = "/:@!$&'()*+,;=~"
 
-# Tasks that outlive the wait for them: the event loop itself keeps only weak references.
-_ending: set[asyncio.Task[None]] = set()
+# The event loop itself keeps only weak references, and a task may outlive the wait for it.
+_tasks: set[asyncio.Task[None]] = set()
 
 
 class Response:
@@ -112,14 +112,15 @@ async def open_response(
     """
     exchange = _Exchange(body, max_unread_chunks)
     scope = _scope(method, path, query, headers, body)
-    task = asyncio.create_task(_call(app, scope, exchange))
+    task = _keep(asyncio.create_task(_call(app, scope, exchange)))
     exchange.watch(task)
     try:
         await exchange.wait_for_start()
         yield Response(exchange)
     finally:
         exchange.disconnect()
-        await _end(task, grace_seconds)
+        # A task of its own: a caller that is cancelled here does not wait, and the app still has its grace.
+        await asyncio.shield(_keep(asyncio.create_task(_end(task, grace_seconds))))
 
 
 class _Exchange:
@@ -144,10 +145,15 @@ class _Exchange:
         task.add_done_callback(lambda _: self._changed.set())
 
     def disconnect(self) -> None:
-        """Tell the app that nobody reads any more, and let a waiting `send` go."""
-        self.disconnected.set()
+        """Tell the app that nobody reads any more, and let a waiting `send` go.
+
+        From here on `send` never waits, so that the cancellation that Starlette answers with finds the app in
+        its own generator and not in `send`: there it would leave the generator, and with it the engine's
+        request, open until the garbage collector comes by.
+        """
         self._chunks.clear()
         self._room.set()
+        self.disconnected.set()
 
     async def receive(self) -> Message:
         """ASGI's receive: the whole body, then nothing until the disconnect."""
@@ -160,8 +166,6 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         """ASGI's send: nothing but a no-op once the reader has left, as the spec has it up to 2.3."""
         if self.disconnected.is_set():
-            # An app that never has to wait would run to its end before its listener heard of the disconnect.
-            await asyncio.sleep(0)
             return
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -221,20 +225,23 @@ async def _call(app: App, scope: MutableMapping[str, Any], exchange: _Exchange) 
 
 
 async def _end(task: asyncio.Task[None], grace_seconds: float) -> None:
-    """Wait for the task, then cancel it. Cancelled itself, it cancels the task at once and does not wait."""
-    _ending.add(task)
-    task.add_done_callback(_forget)
-    try:
-        await asyncio.wait({task}, timeout=grace_seconds)
-    finally:
+    """Wait for the app's task, then cancel it."""
+    await asyncio.wait({task}, timeout=grace_seconds)
+    if not task.done():
         task.cancel()
-    await asyncio.wait({task}, timeout=CANCEL_SECONDS)
+        await asyncio.wait({task}, timeout=CANCEL_SECONDS)
     if not task.done():
         logger.error("an app task did not end within %s s of its cancellation", CANCEL_SECONDS)
 
 
+def _keep(task: asyncio.Task[None]) -> asyncio.Task[None]:
+    _tasks.add(task)
+    task.add_done_callback(_forget)
+    return task
+
+
 def _forget(task: asyncio.Task[None]) -> None:
-    _ending.discard(task)
+    _tasks.discard(task)
     if not task.cancelled():
         task.exception()  # marks it as seen; `_call` has logged it
 
