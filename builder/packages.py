@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from builder.console import CommandFailed, Console
@@ -49,10 +49,11 @@ class Environment:
             self._forget_half_installed()
             self._remove_dropped(console, pinned)
             self._install_torch(console, pinned)
-            self._install(console, ["-r", str(self.lock)], "installing packages", total=len(pinned))
+            everything = [*INSTALL, "-r", str(self.lock)]
+            self.run(console, everything, "installing packages", awaited=pinned)
         with console.phase("worker-vllm"):
-            project = ["--no-build-isolation", "--editable", str(self.root)]
-            self._install(console, project, "installing worker-vllm")
+            project = [*INSTALL, "--no-build-isolation", "--editable", str(self.root)]
+            self.run(console, project, "installing worker-vllm")
         with console.phase("check of vLLM, uvloop and runpod"):
             self._check(console)
         self._write_stamp()
@@ -63,15 +64,15 @@ class Environment:
         arguments: Iterable[str],
         doing: str,
         *,
-        total: int = 0,
+        awaited: Collection[str] = (),
         variables: Mapping[str, str] | None = None,
     ) -> str:
         """Run this environment's Python; what it writes comes back. Raises SetupError when it fails.
 
-        `total` is how many packages there are to be, where that says how far the command has come.
+        `awaited` names the packages that it brings, where their number says how far it has come.
         """
         try:
-            return self._run(console, arguments, doing, total, variables)
+            return self._run(console, arguments, doing, awaited, variables)
         except CommandFailed as failure:
             raise explain(failure, doing) from failure
 
@@ -85,7 +86,7 @@ class Environment:
         console: Console,
         arguments: Iterable[str],
         label: str,
-        total: int = 0,
+        awaited: Collection[str] = (),
         variables: Mapping[str, str] | None = None,
     ) -> str:
         self._temporary.mkdir(parents=True, exist_ok=True)
@@ -94,8 +95,11 @@ class Environment:
             label=label,
             cwd=self.root,
             variables={"TMPDIR": str(self._temporary), **(variables or {})},
-            progress=(lambda: f"{len(self.installed())} of {total} installed") if total else None,
+            progress=(lambda: self._progress(awaited)) if awaited else None,
         )
+
+    def _progress(self, awaited: Collection[str]) -> str:
+        return f"{len(self.installed().keys() & set(awaited))} of {len(awaited)} installed"
 
     def _create(self, console: Console, base_python: Path) -> None:
         if self.python.exists():
@@ -146,9 +150,6 @@ class Environment:
                 [*INSTALL, "--extra-index-url", TORCH_INDEX, requirement],
                 f"{doing} from {TORCH_INDEX}",
             )
-
-    def _install(self, console: Console, arguments: Iterable[str], doing: str, total: int = 0) -> None:
-        self.run(console, [*INSTALL, *arguments], doing, total=total)
 
     def _check(self, console: Console) -> None:
         try:

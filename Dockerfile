@@ -1,0 +1,27 @@
+# syntax=docker/dockerfile:1
+# The RunPod Serverless worker on vLLM's own image: `docker build --platform linux/amd64 -t you/worker-vllm .`
+
+ARG VLLM_VERSION=v0.32.0
+FROM vllm/vllm-openai:${VLLM_VERSION}
+
+# Only what vLLM's image lacks, without dependencies: nothing of vLLM's moves. The import is the proof that
+# what the image has and what is added work together, at build time instead of on a rented GPU.
+COPY requirements.txt /requirements.txt
+RUN python3 -m pip install --no-cache-dir --no-deps -r /requirements.txt \
+    && python3 -c "import runpod, uvloop, vllm.entrypoints.openai.api_server"
+
+# The Hugging Face cache lives under BASE_PATH, where RunPod mounts a network volume.
+ARG BASE_PATH=/runpod-volume
+ENV BASE_PATH=${BASE_PATH} \
+    HF_HOME=${BASE_PATH}/huggingface-cache/hub \
+    HUGGINGFACE_HUB_CACHE=${BASE_PATH}/huggingface-cache/hub \
+    HF_DATASETS_CACHE=${BASE_PATH}/huggingface-cache/datasets \
+    TOKENIZERS_PARALLELISM=false \
+    PYTHONPATH=/src
+
+COPY src /src
+RUN printf '#!/bin/sh\nexec python3 -m worker_vllm "$@"\n' > /usr/local/bin/worker-vllm \
+    && chmod +x /usr/local/bin/worker-vllm
+
+# In place of the base image's `vllm serve`. An old template's start command arrives as arguments.
+ENTRYPOINT ["python3", "/src/handler.py"]
