@@ -12,10 +12,10 @@ from typing import Any, get_args
 
 from worker_vllm.bench import machine, session
 from worker_vllm.bench.clients import Clients
+from worker_vllm.bench.engine_settings import EngineSettings
 from worker_vllm.bench.report import Report
 from worker_vllm.bench.targets import (
     AddressTarget,
-    EngineSettings,
     RawTarget,
     ServeTarget,
     Target,

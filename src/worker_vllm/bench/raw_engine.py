@@ -14,8 +14,9 @@ import sys
 from typing import Any, TextIO
 
 from worker_vllm.bench.client_process import new_loop, serve
-from worker_vllm.bench.load import Offer, Watch, pace
+from worker_vllm.bench.load import Offer, pace
 from worker_vllm.bench.stats import RequestTimes
+from worker_vllm.bench.watch import Watch
 from worker_vllm.bench.workload import Workload
 
 

@@ -15,19 +15,15 @@ import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from worker_vllm.bench.clients import Clients, Seen, busy_share, offers
+from worker_vllm.bench.engine_settings import SERVED_NAME, EngineSettings
 from worker_vllm.bench.load import Endpoint
 from worker_vllm.bench.process import Child
 from worker_vllm.bench.startup import PhaseLog
 from worker_vllm.bench.stats import RequestTimes
 from worker_vllm.bench.workload import Workload
-
-SERVED_NAME = "bench"
-"""The model's name in requests, the same for every target that we start."""
 
 READY_TIMEOUT_SECONDS = 900.0
 
@@ -36,41 +32,6 @@ _ENDPOINT = "local"
 
 class TargetError(Exception):
     """A target that cannot be used as it was described."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineSettings:
-    """The engine that every target is to run.
-
-    Attributes:
-        model: folder or hub name.
-        arguments: vLLM's engine arguments by field name, values as text (`{"max_model_len": "512"}`).
-    """
-
-    model: str
-    arguments: Mapping[str, str] = field(default_factory=dict)
-
-    def environment(self) -> dict[str, str]:
-        """As a worker reads them: an upper-case variable each."""
-        variables = {name.upper(): value for name, value in self.arguments.items()}
-        return {"MODEL_NAME": self.model, "OPENAI_SERVED_MODEL_NAME_OVERRIDE": SERVED_NAME, **variables}
-
-    def flags(self) -> list[str]:
-        """As `vllm serve` reads them. True and false become a flag and its negative."""
-        flags = ["--served-model-name", SERVED_NAME]
-        for name, value in self.arguments.items():
-            flag = name.replace("_", "-")
-            if value in ("true", "false"):
-                flags.append(f"--{flag}" if value == "true" else f"--no-{flag}")
-            else:
-                flags += [f"--{flag}", value]
-        return flags
-
-    def fields(self) -> dict[str, Any]:
-        """As AsyncEngineArgs takes them: numbers, booleans and JSON as such, anything else as text."""
-        return {"model": self.model, "served_model_name": SERVED_NAME} | {
-            name: _typed(value) for name, value in self.arguments.items()
-        }
 
 
 class Target(ABC):
@@ -292,10 +253,3 @@ def first_model(openai: str, headers: Mapping[str, str]) -> str:
             return str(json.load(response)["data"][0]["id"])
     except (urllib.error.URLError, OSError, ValueError, LookupError, TypeError) as error:
         raise TargetError(f"{openai}/models names no model ({error}); give one with --model-name") from error
-
-
-def _typed(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value

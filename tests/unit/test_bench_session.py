@@ -1,0 +1,108 @@
+"""Who is measured when, and how the load is dealt to the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from worker_vllm.bench import session
+from worker_vllm.bench.clients import Clients, Seen, deal, offers
+from worker_vllm.bench.load import Offer
+from worker_vllm.bench.stats import RequestTimes
+from worker_vllm.bench.targets import Target, TargetError
+from worker_vllm.bench.workload import Workload
+
+_STREAMED, _PLAIN = Workload(concurrency=2, requests=2), Workload(concurrency=2, requests=2, streamed=False)
+_NO_CLIENTS = cast(Clients, None)
+
+
+class ScriptedTarget(Target):
+    """Answers each request in a tenth of a second, and writes down what is done to it."""
+
+    def __init__(
+        self, name: str, diary: list[str], *, fails: bool = False, environ: Mapping[str, str] | None = None
+    ):
+        super().__init__(name, environ or {}, Path())
+        self._diary = diary
+        self._fails = fails
+
+    def start(self) -> None:
+        self._diary.append(f"{self.name} starts")
+
+    def run(self, clients: Clients, workload: Workload, round_number: int) -> Seen:
+        if round_number >= 0:
+            self._diary.append(f"{self.name} {'streamed' if workload.streamed else 'plain'} {round_number}")
+        error = "refused" if self._fails else None
+        return Seen(
+            tuple(
+                RequestTimes(
+                    index=index, sent=0.0, first=0.05, last=0.1, gaps=(), chunks=1, tokens=2, error=error
+                )
+                for index in range(workload.requests)
+            ),
+            busy=0.0,
+        )
+
+    def accepts(self, workload: Workload) -> bool:
+        return workload.route != "native"
+
+    def stop(self) -> None:
+        self._diary.append(f"{self.name} stops")
+
+
+def _measure(how: Any, diary: list[str], *, workloads: tuple[Workload, ...] = (_STREAMED, _PLAIN)) -> Any:
+    targets = [ScriptedTarget("a", diary), ScriptedTarget("b", diary)]
+    return how(targets, _NO_CLIENTS, workloads, rounds=2, warm_up=True, tell=lambda _: None)
+
+
+def test_targets_take_turns_and_none_is_always_first() -> None:
+    diary: list[str] = []
+    _, runs = _measure(session.together, diary)
+    assert diary == [
+        *("a starts", "b starts"),
+        *("a streamed 0", "b streamed 0", "a plain 0", "b plain 0"),
+        *("b streamed 1", "a streamed 1", "b plain 1", "a plain 1"),
+        *("b stops", "a stops"),
+    ]
+    assert len(runs) == 8
+
+
+def test_one_by_one_holds_one_target_at_a_time() -> None:
+    diary: list[str] = []
+    _measure(session.one_by_one, diary, workloads=(_STREAMED,))
+    assert diary == [
+        *("a starts", "a streamed 0", "a stops", "b starts", "b streamed 0", "b stops"),
+        *("b starts", "b streamed 1", "b stops", "a starts", "a streamed 1", "a stops"),
+    ]
+
+
+def test_a_target_is_left_out_of_a_workload_whose_route_it_lacks() -> None:
+    _, runs = _measure(session.together, [], workloads=(_STREAMED, Workload(route="native")))
+    assert {run.workload for run in runs} == {_STREAMED.label}
+
+
+def test_everything_is_stopped_when_a_first_request_fails() -> None:
+    diary: list[str] = []
+    targets = [ScriptedTarget("a", diary), ScriptedTarget("b", diary, fails=True)]
+    with pytest.raises(TargetError, match="b: the first request failed: refused"):
+        session.together(targets, _NO_CLIENTS, [_STREAMED], rounds=1, warm_up=True, tell=lambda _: None)
+    assert diary == ["a starts", "b starts", "b stops", "a stops"]
+
+
+def test_a_target_that_ran_already_has_no_start_to_time() -> None:
+    starts, runs = _measure(session.together, [])
+    assert starts == [] and {run.usage for run in runs} == {None}
+
+
+def test_requests_are_dealt_evenly_and_all_of_them() -> None:
+    shares = deal(offers(Workload(requests=10, concurrency=10), 0), concurrency=10, processes=4)
+    assert sorted(offer.index for share, _ in shares for offer in share) == list(range(10))
+    assert [concurrency for _, concurrency in shares] == [3, 3, 2, 2]
+
+
+def test_no_process_gets_nothing_to_do() -> None:
+    assert len(deal([Offer(0, 0.0, "x")], concurrency=5, processes=4)) == 1
+    assert len(deal([Offer(n, 0.0, "x") for n in range(9)], concurrency=2, processes=4)) == 2
