@@ -67,11 +67,6 @@ class BatchOptions(BaseModel):
     max_batch_size: int | None = None
     growth: float | None = None
 
-    @property
-    def given(self) -> bool:
-        """Whether the job says anything about batches."""
-        return self != BatchOptions()
-
 
 class JobInput(BaseModel):
     """One job's input. Make it with `parse`.

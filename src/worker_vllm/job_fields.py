@@ -256,15 +256,6 @@ METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
 CHAT_ROUTE = "/v1/chat/completions"
 """Where `openai_input` without a route goes."""
 
-ROUTE_KINDS = {
-    "/v1/chat/completions": "chat",
-    "/v1/completions": "completions",
-    "/v1/responses": "responses",
-    "/v1/messages": "messages",
-    "/v1/models": "models",
-}
-"""The routes whose streams differ in form; every other route is "other"."""
-
 BODY_INTEGER_LIMITS = {
     "n": MAX_N,
     "best_of": MAX_N,

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from worker_vllm.errors import RequestError
-from worker_vllm.job_fields import MAX_ROUTE_CHARACTERS, METHODS, ROUTE_KINDS
+from worker_vllm.job_fields import MAX_ROUTE_CHARACTERS, METHODS
 from worker_vllm.job_values import describe, read_text
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -45,11 +45,6 @@ def read_method(value: Any, param: str) -> str:
     if method not in METHODS:
         raise RequestError(f"{param} must be one of {', '.join(METHODS)}, not {describe(value)}", param=param)
     return method
-
-
-def route_kind(path: str) -> str:
-    """How the route's stream is formed: a value of ROUTE_KINDS, or "other". `path` is in normal form."""
-    return ROUTE_KINDS.get(path, "other")
 
 
 def _decoded(raw_path: str, param: str) -> str:
