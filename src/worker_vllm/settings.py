@@ -1,14 +1,13 @@
 """The worker's own settings: one frozen model, built once from a mapping.
-
-A field's variable is its name in upper case; other spellings stand in the field's `NAMES`. What a value does is in
-its description, from which `docs/configuration.md` and the Hub's form are written.
+ A field's variable is its name in upper case; other spellings stand in the field's `NAMES`. What a value
+does is in its description, from which `docs/configuration.md` and the Hub's form are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -61,14 +60,15 @@ class WorkerSettings(BaseModel):
     default_batch_size: int | None = Field(
         None,
         ge=1,
-        description="Most tokens in one streamed chunk of a job that does not say max_batch_size. Unset (or 50, "
-        "which the old form always sent): a chunk holds what was generated while the last one was delivered.",
+        description="Most tokens in one streamed chunk of a job that does not say max_batch_size. Unset "
+        "(or 50, which the old form always sent): a chunk holds what was generated while the last one "
+        "was delivered.",
     )
     min_batch_size: int | None = Field(
         None,
         ge=1,
-        description="Tokens in the first streamed chunk; later ones grow by the growth factor up to the batch "
-        "size. Unset (or 1): the first token goes out at once.",
+        description="Tokens in the first streamed chunk; later ones grow by the growth factor up to the "
+        "batch size. Unset (or 1): the first token goes out at once.",
     )
     batch_size_growth_factor: float | None = Field(
         None,
@@ -77,8 +77,8 @@ class WorkerSettings(BaseModel):
     )
     raw_openai_output: bool = Field(
         True,
-        description="Streamed chat and completion answers as raw server-sent events (true), which RunPod's OpenAI "
-        "gateway needs, or as lists of parsed objects (false).",
+        description="Streamed chat and completion answers as raw server-sent events (true), which RunPod's "
+        "OpenAI gateway needs, or as lists of parsed objects (false).",
     )
     openai_errors: Literal["fail", "body"] = Field(
         "fail",
@@ -101,8 +101,8 @@ class WorkerSettings(BaseModel):
     )
     worker_routes: str = Field(
         "inference",
-        description="Which of vLLM's routes jobs may reach: inference, all, or inference and these as well: a "
-        "comma list such as /metrics,/v1/load_lora_adapter.",
+        description="Which of vLLM's routes jobs may reach: inference, all, or inference and these as "
+        "well: a comma list such as /metrics,/v1/load_lora_adapter.",
     )
     max_chunk_bytes: int = Field(
         900_000,
@@ -115,12 +115,13 @@ class WorkerSettings(BaseModel):
     engine_stall_s: float = Field(
         300.0,
         gt=0,
-        description="Seconds without engine progress, while requests wait, after which the engine counts as dead.",
+        description="Seconds without engine progress, while requests wait, after which the engine counts "
+        "as dead.",
     )
     startup_failure: Literal["exit", "answer"] = Field(
         "exit",
-        description="When a start fails in a way that no restart can mend: leave with an exit code (exit), or stay "
-        "up and fail each job with the reason (answer).",
+        description="When a start fails in a way that no restart can mend: leave with an exit code "
+        "(exit), or stay up and fail each job with the reason (answer).",
     )
 
     @field_validator("worker_routes")
@@ -137,8 +138,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "batch_size_growth_factor": ("BATCH_SIZE_GROWTH_FACTOR", "DEFAULT_BATCH_SIZE_GROWTH_FACTOR"),
     "request_timeout_s": ("REQUEST_TIMEOUT_S", "REQUEST_TIMEOUT"),
 }
-"""The spellings of a setting's variable, the first wins; others have their field's name in upper case alone. The
-DEFAULT_ forms were documented and never read, until now."""
+"""The spellings of a setting's variable, the first wins; others have their field's name in upper case
+alone. The DEFAULT_ forms were documented and never read, until now."""
 
 NOT_CHOSEN: dict[str, float] = {
     "default_batch_size": 50,
@@ -164,7 +165,8 @@ class WorkerResult:
 
 
 def read(environ: Mapping[str, str]) -> WorkerResult:
-    """The worker's settings in `environ`. A bad value is a problem in the result, with its default in its place."""
+    """The worker's settings in `environ`. A bad value is a problem in the result, with its default in its
+    place."""
     given: dict[str, Any] = {}
     variables: dict[str, str] = {}
     problems: list[str] = []
@@ -194,13 +196,13 @@ def read(environ: Mapping[str, str]) -> WorkerResult:
 def choices(setting: str) -> tuple[str, ...]:
     """The words that a setting takes, where it takes only some."""
     annotation = WorkerSettings.model_fields[setting].annotation
-    return tuple(annotation.__args__) if getattr(annotation, "__origin__", None) is Literal else ()
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def kind(setting: str) -> Literal["bool", "int", "float", "text"]:
     """What kind of value a setting takes."""
     annotation = WorkerSettings.model_fields[setting].annotation
-    members = getattr(annotation, "__args__", (annotation,)) if not choices(setting) else (str,)
+    members = (str,) if choices(setting) else get_args(annotation) or (annotation,)
     if bool in members:
         return "bool"
     if int in members:
@@ -209,13 +211,9 @@ def kind(setting: str) -> Literal["bool", "int", "float", "text"]:
 
 
 def _read_one(setting: str, raw: str) -> Any:
-    readers = {
-        "bool": _read_flag,
-        "int": values.read_int,
-        "float": values.read_float,
-        "text": lambda text: str(text).strip().lower() if choices(setting) else str(text).strip(),
-    }
-    value = readers[kind(setting)](raw)
+    value: Any = raw.strip().lower() if choices(setting) else raw.strip()
+    if (reader := _READERS.get(kind(setting))) is not None:
+        value = reader(raw)
     try:
         return getattr(WorkerSettings(**{setting: value}), setting)
     except ValidationError as error:
@@ -228,6 +226,13 @@ def _read_flag(raw: object) -> bool:
         return values.read_int(raw) != 0
     except ValueError:
         return values.read_bool(raw)
+
+
+_READERS: dict[str, Callable[[object], Any]] = {
+    "bool": _read_flag,
+    "int": values.read_int,
+    "float": values.read_float,
+}
 
 
 def _explain(error: ValidationError) -> str:

@@ -1,7 +1,6 @@
 """One parser per kind of value, for text from a web form, a shell or a YAML file.
-
-Every function raises ValueError with what it expected ("expected true or false"), and nothing else; the caller adds
-the variable's name. Values that a YAML file already typed pass through.
+ Every function raises ValueError with what it expected ("expected true or false"), and nothing else; the
+caller adds the variable's name. Values that a YAML file already typed pass through.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ _MAX_DIGITS = 40
 
 
 def is_unset(raw: object) -> bool:
-    """Whether `raw` means "not given": nothing, blanks, or the words None and null, which forms send for it."""
+    """Whether `raw` means "not given": nothing, blanks, or the words None and null, which forms send for
+    it."""
     return raw is None or (isinstance(raw, str) and raw.strip().lower() in UNSET_WORDS)
 
 
@@ -127,7 +127,8 @@ def _expand_size(match: re.Match[str]) -> str:
 
 
 def read_mapping(raw: object) -> dict[str, Any]:
-    """An object: JSON, a Python literal, or words: k=v,k=v (the values read as numbers or booleans if they are)."""
+    """An object: JSON, a Python literal, or words: k=v,k=v (the values read as numbers or booleans if they
+    are)."""
     if isinstance(raw, str) and not raw.lstrip().startswith("{"):
         return _read_words(raw)
     value = read_json(raw)

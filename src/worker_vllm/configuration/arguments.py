@@ -1,7 +1,7 @@
-"""vLLM's arguments as data: what the installed version's own parser and dataclasses say, kept as plain values.
-
-Nothing here imports vLLM: `vllm_arguments.read_table` makes a table from the parser, and a table can be kept as JSON,
-so that a configuration can be checked without the seconds that importing vLLM takes.
+"""vLLM's arguments as data: what the installed version's own parser and dataclasses say, kept as plain
+values.
+ Nothing here imports vLLM: `vllm_arguments.read_table` makes a table from the parser, and a table can be
+kept as JSON, so that a configuration can be checked without the seconds that importing vLLM takes.
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ class Argument(BaseModel):
             return folded[str(value).lower()]
         raise ValueError(unknown_word(str(value), tuple(map(str, self.choices))))
 
-    def check_keys(self, value: dict[str, Any]) -> dict[str, Any]:
-        """`value`, if it has only keys that vLLM knows there.
+    def check_keys(self, value: dict[str, Any], *, whole: bool = True) -> dict[str, Any]:
+        """`value`, if it has only keys that vLLM knows there, and (where it is the whole object) those it
+        needs.
 
         Raises:
             ValueError: naming the key and the nearest right one.
@@ -113,7 +114,7 @@ class Argument(BaseModel):
         for key in value:
             if self.keys and key not in self.keys:
                 raise ValueError(f"unknown key {values.shown(key)}{_hint(key, self.keys)}")
-        missing = [key for key in self.required if key not in value]
+        missing = [key for key in self.required if whole and key not in value]
         if missing:
             raise ValueError(f"lacks the key {', '.join(map(repr, missing))}")
         return value
@@ -126,7 +127,9 @@ class ArgumentTable(BaseModel):
         version: of vLLM.
         fingerprint: of the sources the table was read from.
         arguments: by no particular order.
-        registries: names that vLLM looks up only when it needs them, by the argument that takes one.
+        registries: names that vLLM looks up only when it needs them, by the argument that takes one; under
+            speculative_config, the keys that it takes.
+        environment: the environment variables that vLLM itself reads.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -135,6 +138,7 @@ class ArgumentTable(BaseModel):
     fingerprint: str = ""
     arguments: tuple[Argument, ...]
     registries: dict[str, tuple[str, ...]] = {}
+    environment: tuple[str, ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, Argument]:

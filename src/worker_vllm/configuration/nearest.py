@@ -10,7 +10,8 @@ _MAX_LENGTH = 64
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The name in `known` that looks most like `word`, in any case and with hyphens or underscores; None if none does.
+    """The name in `known` that looks most like `word`, in any case and with hyphens or underscores; None if
+    none does.
 
     Args:
         cutoff: how alike they must be, from 0 to 1.

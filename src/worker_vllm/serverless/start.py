@@ -83,13 +83,16 @@ def run(
     log.configure(configuration.worker.log_format, configuration.worker.log_level)
     for warning in configuration.warnings:
         logger.warning("%s", warning)
+    configuration.apply_environment(environ)
     sdk.prepare(environ)
     phases = Phases()
     with phases.phase("check the machine"):
         for warning in checks.check_machine():
             logger.warning("%s", warning)
     try:
-        with _stop_signals_interrupt(), phases.phase("start the engine"):
+        # the engine's processes inherit the environment as it is while they are started
+        withheld = configuration.secrets_withheld(environ)
+        with _stop_signals_interrupt(), phases.phase("start the engine"), withheld:
             engines = start(configuration)
     except KeyboardInterrupt:
         logger.info("told to stop while starting")

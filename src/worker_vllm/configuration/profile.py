@@ -1,0 +1,105 @@
+"""Defaults that depend on the machine, and arguments that follow from other arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from worker_vllm import values
+from worker_vllm.configuration.arguments import ArgumentTable
+from worker_vllm.configuration.machine import Machine
+from worker_vllm.configuration.report import Report
+from worker_vllm.settings import Effective
+
+GIB = 1024**3
+_KV_CACHE_SHARE = 0.25
+_KV_CACHE_BOUNDS = (1 * GIB, 4 * GIB)
+_HEAD_KEYS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_NESTED_KEYS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
+_OTHER_PARALLEL = ("pipeline_parallel_size", "data_parallel_size", "prefill_context_parallel_size")
+
+ModelConfigReader = Callable[[str, str | None], Mapping[str, Any] | None]
+"""Reads a model's config.json, given its name or path and its revision; None if it cannot be had."""
+
+
+def derive(
+    chosen: Mapping[str, Effective],
+    environ: Mapping[str, str],
+    machine: Machine,
+    table: ArgumentTable,
+    read_model_config: ModelConfigReader,
+    report: Report,
+) -> dict[str, Effective]:
+    """The arguments that nobody chose and that should not keep vLLM's default here, by name."""
+    derived: dict[str, Effective] = {}
+    if machine.platform == "cpu":
+        derived |= cpu_defaults(environ, machine)
+    elif machine.gpus > 1 and not _is_parallel(chosen):
+        derived |= tensor_parallel(chosen, machine, read_model_config, report)
+    derived |= consequences(chosen, table)
+    return {name: value for name, value in derived.items() if name not in chosen and name in table.by_name}
+
+
+def _is_parallel(chosen: Mapping[str, Effective]) -> bool:
+    # the forms send 1 for the others too, and that is no choice about the GPUs
+    return "tensor_parallel_size" in chosen or any(
+        name in chosen and chosen[name].value != 1 for name in _OTHER_PARALLEL
+    )
+
+
+def cpu_defaults(environ: Mapping[str, str], machine: Machine) -> dict[str, Effective]:
+    """On a CPU: no compilation, which gives wrong text there in bfloat16 and takes a minute, and a KV cache
+    that leaves room for the weights."""
+    defaults = {"enforce_eager": Effective(True, "profile")}
+    if values.is_unset(environ.get("VLLM_CPU_KVCACHE_SPACE")):
+        smallest, largest = _KV_CACHE_BOUNDS
+        size = int(machine.free_memory * _KV_CACHE_SHARE) // GIB * GIB
+        defaults["kv_cache_memory_bytes"] = Effective(min(max(size, smallest), largest), "profile")
+    return defaults
+
+
+def tensor_parallel(
+    chosen: Mapping[str, Effective], machine: Machine, read_model_config: ModelConfigReader, report: Report
+) -> dict[str, Effective]:
+    """As many of the visible GPUs as divide the model's attention heads."""
+    model, revision = chosen.get("model"), chosen.get("revision")
+    config = read_model_config(str(model.value), revision.value if revision else None) if model else None
+    heads = attention_heads(config or {})
+    if heads is None:
+        report.warn(
+            f"the model's number of attention heads is not known yet; using all {machine.gpus} GPUs "
+            "(TENSOR_PARALLEL_SIZE sets it)"
+        )
+    size = max(n for n in range(1, machine.gpus + 1) if heads is None or heads % n == 0)
+    if size < machine.gpus:
+        report.warn(f"using {size} of {machine.gpus} GPUs: {heads} attention heads do not divide by more")
+    return {"tensor_parallel_size": Effective(size, "profile")}
+
+
+def attention_heads(config: Mapping[str, Any]) -> int | None:
+    """The number of attention heads that a config.json states, of the text model in a larger one."""
+    for nested in _NESTED_KEYS:
+        inner = config.get(nested)
+        if isinstance(inner, Mapping) and (heads := attention_heads(inner)):
+            return heads
+    found = next((config[key] for key in _HEAD_KEYS if isinstance(config.get(key), int)), None)
+    return found if found and found > 0 else None
+
+
+def consequences(chosen: Mapping[str, Effective], table: ArgumentTable) -> dict[str, Effective]:
+    """What an argument implies about another."""
+    implied: dict[str, Effective] = {}
+    adapters = chosen.get("lora_modules")
+    if adapters is not None:
+        implied["enable_lora"] = Effective(True, "profile", adapters.variable)
+    # bitsandbytes weights come with their own loader, as long as vLLM had it
+    load_format = chosen.get("load_format")
+    known = table.registries.get("quantization", ())
+    if load_format is not None and load_format.value == "bitsandbytes" and load_format.value in known:
+        implied["quantization"] = Effective("bitsandbytes", "profile", load_format.variable)
+    for name in ("kv_transfer_config", "kv_offloading_backend"):
+        cache = chosen.get(name)
+        if cache is not None and "lmcache" in str(cache.value).lower():
+            # LMCache's connector moves whole layers of one kind
+            implied["disable_hybrid_kv_cache_manager"] = Effective(True, "profile", cache.variable)
+    return implied
