@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +16,13 @@ from worker_vllm.emulator.server import Platform
 
 QUICK = {"take_hold_s": 0.3, "stop_hold_s": 0.3, "min_wait_ms": 10}
 """Short holds, so that a test does not wait for what it does not test."""
+
+
+async def eventually(check: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+    """Wait until `check` says yes; fails after `timeout_s`."""
+    async with asyncio.timeout(timeout_s):
+        while not await check():  # noqa: ASYNC110 - what is waited for happens in other processes
+            await asyncio.sleep(0.02)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +66,15 @@ class Client:
 
     async def status(self, job_id: str) -> dict[str, Any]:
         return (await self.get(f"status/{job_id}")).json
+
+    async def until(self, job_id: str, status: str) -> dict[str, Any]:
+        """Wait until the job has this status; the job object."""
+
+        async def reached() -> bool:
+            return (await self.status(job_id))["status"] == status
+
+        await eventually(reached)
+        return await self.status(job_id)
 
 
 class Worker:

@@ -96,16 +96,21 @@ def test_the_hub_file_s_variables_come_after_the_caller_s(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "reason"),
     [
-        (["--workers", "-1"], "--workers"),
-        (["--set", "nothing=1"], "--set"),
-        (["--hub-test", "/nowhere/tests.json"], "--hub-test"),
+        (["--workers", "-1"], "--workers -1: expected 0 or more"),
+        (["--set", "nothing=1"], "--set 'nothing=1': expected NAME=VALUE"),
+        (["--hub-test", "/nowhere/tests.json"], "--hub-test: cannot read /nowhere/tests.json"),
     ],
 )
-def test_bad_arguments_are_named(arguments: list[str], message: str) -> None:
-    with pytest.raises(local.UsageError, match=message):
-        plan(*arguments)
+def test_bad_arguments_are_one_line_and_2(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    local.add_parser(parser.add_subparsers())
+    assert local.run(parser.parse_args(["local", *arguments]), {"MODEL_NAME": "m"}) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"worker-vllm local: {reason}")
 
 
 def test_strict_delay_and_single_choices_reach_the_policy() -> None:

@@ -54,7 +54,7 @@ async def serve(plan: Plan) -> int:
     async with AsyncExitStack() as exits:
         stop = exits.enter_context(_StopSignals())
         try:
-            platform = await _open_platform(plan, exits)
+            platform = await open_platform(plan, exits)
             output = _open_output(plan, exits)
         except OSError as error:
             _say(f"worker-vllm local: {error.strerror or error} ({plan.host}:{plan.port})", sys.stderr)
@@ -208,7 +208,7 @@ async def _until_stopped(session: _Session, pool: WorkerPool, stop: _StopSignals
         await asyncio.gather(run, stopped, return_exceptions=True)
 
 
-async def _open_platform(plan: Plan, exits: AsyncExitStack) -> Platform:
+async def open_platform(plan: Plan, exits: AsyncExitStack) -> Platform:
     """The platform, listening; on another port when the default one is taken.
 
     Raises:

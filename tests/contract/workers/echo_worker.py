@@ -2,7 +2,8 @@
 
 Input keys, all optional: `yields` (list: the outputs), `pause_s` (between them), `error` (text: ends the
 job so), `openai_route`/`openai_input` (a small imitation of a chat), `exit` (int: the process ends at once,
-as by a crash), `mark` (a file that gets a line "started", and "stopped" when the handler is cancelled).
+as by a crash), `progress` (any: sent first, as a progress update), `mark` (a file that gets a line "started",
+and "stopped" when the handler is cancelled).
 """
 
 import asyncio
@@ -25,7 +26,11 @@ def sse(data):
 async def chat(body):
     words = ["Par", "is", " 🗼", " 巴黎"]
     base = {"id": "chatcmpl-1", "created": 1, "model": body.get("model") or "echo"}
+    failure = {"error": json.dumps({"message": "it broke", "code": 500})}
     if not body.get("stream"):
+        if body.get("fail"):
+            yield failure
+            return
         message = {"role": "assistant", "content": "".join(words)}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         yield {**base, "object": "chat.completion", "choices": [choice]}
@@ -35,7 +40,7 @@ async def chat(body):
         yield sse({**base, "object": "chat.completion.chunk", "choices": [choice]})
         await asyncio.sleep(float(body.get("pause_s", 0)))
         if body.get("fail"):
-            yield {"error": json.dumps({"message": "it broke", "code": 500})}
+            yield failure
             return
     yield sse("[DONE]")
 
@@ -57,6 +62,11 @@ async def handler(job):
         if "exit" in job_input:
             print("worker summary: told to crash", flush=True)
             os._exit(job_input["exit"])
+        if job_input.get("progress"):
+            import runpod
+
+            runpod.serverless.progress_update(job, job_input["progress"])
+            await asyncio.sleep(0.3)  # it is sent by a thread, and nothing says when
         for output in job_input.get("yields", []):
             yield output
             await asyncio.sleep(job_input.get("pause_s", 0))

@@ -1,0 +1,184 @@
+"""`worker-vllm local` as a command: ready line, exit codes, the Hub's tests, and nothing left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.contract.emulator_process import (
+    command,
+    descendants,
+    environment,
+    living,
+    local_process,
+    run_local,
+)
+from worker_vllm.cli import local_session
+from worker_vllm.emulator.policy import Policy
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything_with_0(number: int, tmp_path: Path) -> None:
+    with local_process(
+        "--workers", "2", worker="tiny_worker.py", log=tmp_path / "log", TINY_GRANDCHILD="1"
+    ) as local:
+        family = descendants(local.process.pid)
+        assert len(family) == 4
+        assert requests.get(f"{local.url}/health", timeout=5).json()["workers"]["idle"] == 2
+        assert local.stop(number) == 0
+        assert living(family) == set()
+
+
+def test_a_second_signal_does_not_wait_for_the_grace(tmp_path: Path) -> None:
+    with local_process("--set", "worker_grace_s=60", worker="tiny_worker.py", log=tmp_path / "log") as local:
+        requests.post(f"{local.url}/runsync?wait=1000", json={"input": {"hang": True}}, timeout=5)
+        family = descendants(local.process.pid)
+        local.process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            local.process.wait(0.5)
+        assert local.stop(signal.SIGTERM) == 0
+        assert living(family) == set()
+
+
+def test_the_end_of_the_platform_by_sigkill_ends_the_worker_too(tmp_path: Path) -> None:
+    with local_process(worker="tiny_worker.py", log=tmp_path / "log") as local:
+        family = descendants(local.process.pid)
+        local.stop(signal.SIGKILL)
+        for _ in range(100):
+            if not living(family):
+                break
+            signal.sigtimedwait([], 0.05)
+        assert living(family) == set()
+
+
+def test_a_signal_before_ready_has_the_signal_s_code() -> None:
+    with subprocess.Popen(
+        command("--worker-command", "sleep 600", worker="tiny_worker.py"),
+        env=environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        family: set[int] = set()
+        for _ in range(200):
+            family = descendants(process.pid)
+            if family:
+                break
+            signal.sigtimedwait([], 0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 128 + signal.SIGTERM
+        assert living(family) == set()
+
+
+def test_a_worker_that_cannot_start_gives_its_code_and_its_reason_as_the_last_line() -> None:
+    found = run_local(worker="tiny_worker.py", TINY_FAILS="3")
+    assert found.returncode == 3
+    lines = found.stdout.splitlines()
+    assert "worker-0 | noise" in lines
+    assert lines[-1] == "tiny worker cannot start: told to fail"
+    assert not any(line.startswith("ready") for line in lines)
+
+
+def test_a_chosen_port_that_is_taken_is_one_line_and_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = run_local("--port", str(port), worker="tiny_worker.py")
+    assert found.returncode == 2
+    assert re.fullmatch(rf"worker-vllm local: .*127\.0\.0\.1:{port}.*\n", found.stdout)
+
+
+async def test_a_default_port_that_is_taken_is_replaced_by_a_free_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        plan = local_session.Plan(
+            host="127.0.0.1",
+            port=port,
+            any_port_will_do=True,
+            policy=Policy(),
+            api_key=None,
+            command=(),
+            environment={},
+            workers=0,
+            demo=False,
+            once=False,
+            hub_tests=None,
+            log_path=None,
+        )
+        async with AsyncExitStack() as exits:
+            platform = await local_session.open_platform(plan, exits)
+            assert platform.port not in (0, port)
+        with pytest.raises(OSError, match="in use"):
+            async with AsyncExitStack() as exits:
+                await local_session.open_platform(dataclasses.replace(plan, any_port_will_do=False), exits)
+
+
+def test_the_worker_s_output_goes_to_the_terminal_and_to_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    with local_process("--worker-log", str(log), worker="tiny_worker.py", log=tmp_path / "err") as local:
+        requests.post(f"{local.url}/run", json={"input": {"exit": 1}}, timeout=5)
+        for _ in range(100):
+            if "told to crash" in log.read_text():
+                break
+            signal.sigtimedwait([], 0.05)
+    line = "worker-0 | worker summary: told to crash"
+    assert line in log.read_text().splitlines()
+    assert line in (tmp_path / "err").read_text().splitlines()
+
+
+def test_without_workers_it_serves_one_started_by_hand(tmp_path: Path) -> None:
+    with local_process("--workers", "0", worker="tiny_worker.py", log=tmp_path / "log") as local:
+        assert descendants(local.process.pid) == set()
+        job = requests.post(f"{local.url}/run", json={"input": 1}, timeout=5).json()
+        taken = requests.get(f"{local.url}/job-take/mine?gpu=x&job_in_progress=0", timeout=5).json()
+        assert taken["id"] == job["id"]
+
+
+# --- the Hub's runner
+
+
+def hub_file(path: Path, *tests: dict[str, Any]) -> str:
+    file = path / "tests.json"
+    file.write_text(json.dumps({"tests": [{"name": f"t{n}", **test} for n, test in enumerate(tests)]}))
+    return str(file)
+
+
+def test_the_hub_s_tests_pass_with_the_real_sdk(tmp_path: Path) -> None:
+    """No `?` in the take URL and no stream URL: batches are taken, and the aggregated result arrives."""
+    file = hub_file(
+        tmp_path,
+        {"input": {"yields": ["a", "b"]}, "timeout": 20_000},
+        {"input": {"openai_route": "/v1/chat/completions", "openai_input": {"messages": []}}},
+        {"input": {"yields": ["x" * 10_001]}},
+    )
+    found = run_local("--hub-test", file, worker="echo_worker.py", HOME=os.fspath(tmp_path))
+    lines = found.stdout.splitlines()
+    assert found.returncode == 0, found.stdout
+    assert 'PASS t0: COMPLETED ["a", "b"]' in lines
+    assert any(line.startswith("PASS t1: COMPLETED [{") for line in lines)
+    assert "PASS t2: COMPLETED (10005 characters)" in lines
+    assert "3 of 3 hub tests passed" in lines
+
+
+def test_a_failed_hub_test_is_exit_code_1(tmp_path: Path) -> None:
+    file = hub_file(tmp_path, {"input": {"x": 1}}, {"input": {"hang": True}, "timeout": 300})
+    found = run_local("--hub-test", file, "--set", "worker_grace_s=0.2", worker="tiny_worker.py")
+    assert found.returncode == 1
+    assert "FAIL t1: no result within 300 ms" in found.stdout
+    assert "1 of 2 hub tests passed" in found.stdout
+
+
+def test_a_worker_that_ends_during_a_hub_test_fails_it(tmp_path: Path) -> None:
+    found = run_local("--hub-test", hub_file(tmp_path, {"input": {"exit": 9}}), worker="tiny_worker.py")
+    assert found.returncode == 9
+    assert "FAIL: command closed" in found.stdout.splitlines()
+    assert found.stdout.splitlines()[-1] == "worker summary: told to crash"
