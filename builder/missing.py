@@ -32,13 +32,13 @@ class SetupError(Exception):
     """The set-up cannot go on; the text is one line that says what is missing and what to do."""
 
 
-def find_python(search_path: str) -> Path:
-    """A Python 3.11 that can make virtual environments: this one, or the first on `search_path`.
+def find_python(search_path: str, own: Path = Path(sys.executable)) -> Path:
+    """A Python 3.11 that can make virtual environments: `own`, or the first on `search_path`.
 
     Raises SetupError when there is none, or when this is not the machine that vLLM's CPU build is made for.
     """
     without_venv = None
-    for candidate in _candidates(search_path):
+    for candidate in _candidates(search_path, own):
         answer = _probe(candidate)
         if answer is None:
             if _probe(candidate, "import sys; print(*sys.version_info[:2])") == "{} {}".format(*PYTHON):
@@ -102,8 +102,8 @@ def last_line(output: str) -> str:
     return (errors or lines[-1:] or [""])[0].removeprefix("ERROR: ")
 
 
-def _candidates(search_path: str) -> Iterator[Path]:
-    yield Path(sys.executable).resolve()  # of a virtual environment, the Python that it was made with
+def _candidates(search_path: str, own: Path) -> Iterator[Path]:
+    yield own.resolve()  # of a virtual environment, the Python that it was made with
     yield from _on_path(search_path.split(":"))
 
 
