@@ -19,9 +19,6 @@ from worker_vllm.vllm_homes import HOMES, OPTIONAL_HOMES
 if TYPE_CHECKING:
     from worker_vllm.configuration import Configuration
 
-# bearer auth guards an HTTP port; jobs come through RunPod, which has checked its own key already
-_AUTHENTICATION_MIDDLEWARE = "AuthenticationMiddleware"
-
 Observer = Callable[[AsyncGenerator[Any, None], Any, str], AsyncGenerator[Any, None]]
 """Wraps one engine request's outputs: (outputs, sampling or pooling params, request id) to outputs."""
 
@@ -179,12 +176,10 @@ async def create_app(llm: Any, args: Namespace, tasks: Sequence[str], server: ob
     Raises:
         EngineStartError: a static adapter that cannot be loaded, or a chat template that cannot be rendered.
     """
+    # Bearer auth guards an HTTP port; jobs come through RunPod, which has checked a key of its own. An empty
+    # key counts as none, and VLLM_API_KEY is read only where there is no list.
+    args = Namespace(**{**vars(args), "api_key": [""]})
     app = load("build_app")(args, tuple(tasks), llm.model_config)
-    app.user_middleware = [
-        middleware
-        for middleware in app.user_middleware
-        if getattr(middleware.cls, "__name__", "") != _AUTHENTICATION_MIDDLEWARE
-    ]
     app.state.server = server
     try:
         await load("init_app_state")(llm, app.state, args, tuple(tasks))

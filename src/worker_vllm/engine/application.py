@@ -96,8 +96,8 @@ def decode(headers: Mapping[str, str], content: bytes) -> Any:
 
 def _refusal(status: int, body: Any) -> ApplicationError:
     """An error body of vLLM's, of Anthropic's shape, or of FastAPI's own `{"detail": …}`."""
-    error: Any = body.get("error") if isinstance(body, dict) else None
+    error: Any = body.get("error") if isinstance(body, dict) else body
     if not isinstance(error, Mapping):
-        detail = body.get("detail", body.get("message")) if isinstance(body, dict) else body
+        detail = error or body.get("detail") or body.get("message")
         error = {"message": detail if isinstance(detail, str) else None}
     return ApplicationError(status, error, body)

@@ -51,36 +51,25 @@ class OpenAIvLLMEngine:
 
         Raises:
             WorkerError: what went wrong. In a stream that has begun, its last chunk holds the error event.
-                With OPENAI_ERRORS=body nothing is raised but EngineDeadError: the error object is the answer.
         """
         return self._host.attend(self._chunks(job, request_id))
 
     async def _chunks(self, job: JobInput, request_id: str) -> AsyncGenerator[Any, None]:
-        as_body = self._settings.openai_errors == "body"
-        streaming = False
-        try:
-            route = self._route(job)
-            async with application.open_answer(
-                self._host,
-                method=route.method,
-                path=job.route,
-                query=job.query,
-                body=self._body(job, route, request_id),
-                request_id=request_id,
-            ) as response:
-                streaming = response.headers.get("content-type", "").startswith(application.EVENT_STREAM)
-                if not streaming:
-                    yield self._plain(job, response.headers, await response.read())
-                    return
-                async with aclosing(self._stream(response, route)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-        except WorkerError as error:
-            # A stream has told its client already, by its last event.
-            if error.fatal or not as_body:
-                raise
-            if not streaming:
-                yield _error_body(error, job.stream)
+        route = self._route(job)
+        async with application.open_answer(
+            self._host,
+            method=route.method,
+            path=job.route,
+            query=job.query,
+            body=self._body(job, route, request_id),
+            request_id=request_id,
+        ) as response:
+            if not response.headers.get("content-type", "").startswith(application.EVENT_STREAM):
+                yield self._plain(job, response.headers, await response.read())
+                return
+            async with aclosing(self._stream(response, route)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     def _route(self, job: JobInput) -> Route:
         if self._routes is None:
@@ -170,14 +159,6 @@ def _failure_in(event: str) -> ApplicationError | None:
 def _error_events(error: WorkerError, *, named: bool) -> list[str]:
     body = json.dumps({"error": error.to_error()}, ensure_ascii=False)
     return [sse.encode(body, "error")] if named else [sse.encode(body), sse.encode(sse.DONE)]
-
-
-def _error_body(error: WorkerError, stream: bool) -> str:
-    """The error object as an OpenAI client reads it: JSON text, because the SDK fails a job whose output has
-    a key `error`; or the one event of a stream."""
-    body = error.body if isinstance(error, ApplicationError) else None
-    text = json.dumps(body or {"error": error.to_error()}, ensure_ascii=False)
-    return sse.encode(text) + sse.encode(sse.DONE) if stream else text
 
 
 def _object_data(event: str) -> str | None:

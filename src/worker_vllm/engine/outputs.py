@@ -34,7 +34,7 @@ class PromptOutputs:
         item: dict[str, Any] = {"choices": choices}
         for output in outputs:
             self._input_tokens = len(output.prompt_token_ids or ())
-            if output.prompt_logprobs is not None and "prompt_logprobs" not in item:
+            if output.prompt_logprobs:  # once, with the first output
                 item["prompt_logprobs"] = positions_json(output.prompt_logprobs)
             for part in output.outputs:
                 self._output_tokens += len(part.token_ids)
