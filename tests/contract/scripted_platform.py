@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Platform:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self.worker: Worker | None = None
         self._offered: list[dict[str, Any]] = []
         self._stops: list[str] = []
         self._changed = asyncio.Event()
@@ -83,12 +84,17 @@ class Platform:
         self._loop.call_soon_threadsafe(self._add, self._stops, job_ids)
 
     def wait_for(self, happened: Callable[[], Any], seconds: float = 20.0) -> Any:
-        """Wait until `happened()` is true, and return it."""
+        """Wait until `happened()` is true, and return it; not long for a worker that has ended."""
         with self._arrived:
             deadline = time.monotonic() + seconds
+            ended_by = 0.0
             while not (found := happened()):
+                if self.worker and self.worker.process.poll() is not None:
+                    deadline = min(deadline, ended_by := ended_by or time.monotonic() + 5)
                 left = deadline - time.monotonic()
-                assert left > 0, "it did not happen in time"
+                assert left > 0, (
+                    f"it did not happen in time; the worker's log:\n{self.worker and self.worker.log}"
+                )
                 self._arrived.wait(min(left, 0.05))
             return found
 
@@ -218,10 +224,8 @@ class Worker:
         return [int(word) for word in path.read_text().split()]
 
     def kill_group(self) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait()
 
 
@@ -255,7 +259,7 @@ def running_worker(platform: Platform, directory: Path, **environment: str) -> I
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    worker = Worker(process, directory)
+    worker = platform.worker = Worker(process, directory)
     try:
         yield worker
     finally:

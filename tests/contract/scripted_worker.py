@@ -44,6 +44,10 @@ class ScriptedHost:
             raise errors.EngineStartError(reason)
         note("ready")
 
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        note("host closed")
+
     def stop(self) -> None:
         note("host stopped")
         while "SCRIPT_STOP_HANGS" in os.environ:
@@ -93,7 +97,14 @@ def start_engines(_: Configuration) -> start.Engines:
 
 def main() -> int:
     worker = read(os.environ)
-    configuration = Configuration(worker.settings, worker.effective, {}, {}, ("scripted",), ())
+    configuration = Configuration(
+        worker=worker.settings,
+        worker_effective=worker.effective,
+        engine={},
+        frontend={},
+        served_model_names=("scripted",),
+        warnings=(),
+    )
     if "SCRIPT_STOCK_SDK" in os.environ:
         sdk.TESTED_VERSIONS = frozenset()  # type: ignore[misc]
     return start.run(configuration, os.environ, start_engines)

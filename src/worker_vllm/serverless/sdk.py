@@ -8,6 +8,7 @@ changes, only slower to take jobs and less careful when it stops.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import logging
 import multiprocessing
 import os
@@ -84,12 +85,12 @@ def load(*, stock: bool = False) -> Serve:
     Args:
         stock: leave the SDK as it is, whatever its version.
     """
-    import runpod
-
     version = metadata.version("runpod")
     if stock or version not in TESTED_VERSIONS:
         logger.warning("runpod %s runs as it is; tested: %s", version, ", ".join(sorted(TESTED_VERSIONS)))
+        runpod = importlib.import_module("runpod")
     else:
+        runpod = _import_without_processor_name()
         _take_promptly()
         _tie_ping_to_this_process()
         _use_the_platforms_key()
@@ -107,6 +108,18 @@ def load(*, stock: bool = False) -> Serve:
         )
 
     return serve
+
+
+def _import_without_processor_name() -> Any:
+    """The SDK asks a library for the processor's name when it is imported, for its debugger; that starts
+    several programs and takes a second of every cold start. Told nothing, it goes by the name "unable to
+    get"."""
+    cpuinfo: Any = importlib.import_module("cpuinfo")
+    ask, cpuinfo.get_cpu_info = cpuinfo.get_cpu_info, dict
+    try:
+        return importlib.import_module("runpod")
+    finally:
+        cpuinfo.get_cpu_info = ask
 
 
 def _take_promptly() -> None:

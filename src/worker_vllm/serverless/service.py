@@ -41,6 +41,9 @@ class Host(Protocol):
     async def ready(self) -> None:
         """Bring up what is bound to the running loop. Raises WorkerError."""
 
+    async def close(self) -> None:
+        """Take that down again, in the same loop. Repeatable."""
+
 
 class Service:
     """One worker's service, from the job loop's start to its end.
@@ -114,6 +117,7 @@ class Service:
                     self.jobs.grow_older,
                 )
             )
+            self._keep(self._close_with_the_loop())
             self._chain_signals(loop)
         return self._ready
 
@@ -129,6 +133,14 @@ class Service:
                 self._leave(health.EXIT_ENGINE_DEAD, error)
             raise
         logger.info("in service after %.1f s; up to %d jobs at once", self._phases.total(), self._capacity)
+
+    async def _close_with_the_loop(self) -> None:
+        """The SDK's loop ends without telling anybody; but `asyncio.run` cancels what still runs in it
+        first."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await self._host.close()
 
     def _keep(self, coroutine: Any) -> asyncio.Task[None]:
         """A task that is referenced, and whose unexpected end takes the worker out of service."""

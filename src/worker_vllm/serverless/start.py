@@ -80,6 +80,7 @@ def run(
     Raises:
         StartupFailure: the worker could not come into service.
     """
+    configuration.apply_environment(environ)
     log.configure(configuration.worker.log_format, configuration.worker.log_level)
     for warning in configuration.warnings:
         logger.warning("%s", warning)
