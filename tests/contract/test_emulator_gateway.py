@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from tests.contract.emulator_bench import Client, Reply, Worker, serving
 
@@ -228,6 +229,28 @@ async def test_after_a_worker_lost_before_its_first_chunk_the_stream_is_the_seco
         await second.done(job_id, output=[])
         async with await opening as response:
             assert await response.read() == b"one"
+
+
+async def test_a_client_that_hangs_up_at_done_is_no_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The OpenAI SDK does: the end of the body then meets a closed connection."""
+
+    async def closed(response: web.StreamResponse, data: bytes = b"") -> None:
+        raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+
+    async with serving() as client:
+        worker = Worker(client)
+        opening, job_id = await open_stream(client, worker)
+        await worker.stream(job_id, "data: [DONE]\n\n")
+        response = await opening
+        await response.content.readany()
+        with monkeypatch.context() as patch:
+            patch.setattr(web.StreamResponse, "write_eof", closed)
+            client.platform.queue.finish(client.platform.queue.get(job_id), "pod-1", output=[])
+            await asyncio.sleep(0.05)
+        response.close()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize("cancels", [False, True])

@@ -43,12 +43,16 @@ class Gateway:
         streamed = isinstance(body, dict) and body.get("stream") is True
         submission = default_submission({"openai_route": route, "openai_input": body}, self._policy)
         job = self._queue.submit(submission, sync=not streamed)
+        relay = _Relay(request)
         try:
-            return await (self._stream(request, job) if streamed else self._plain(job))
-        except (asyncio.CancelledError, ConnectionError):
+            return await (self._stream(relay, job) if streamed else self._plain(job))
+        except (asyncio.CancelledError, ConnectionError) as gone:
             if self._policy.gateway_cancel_on_disconnect:
                 self._queue.cancel(job)
-            raise
+            if isinstance(gone, asyncio.CancelledError):
+                raise
+            # Nothing is wrong: the OpenAI SDK hangs up at [DONE], before the body's end.
+            return relay.response
 
     async def _plain(self, job: Job) -> web.Response:
         if not await job.wait_ended(self._policy.gateway_wait_s):
@@ -70,11 +74,10 @@ class Gateway:
             return output[0]
         return output
 
-    async def _stream(self, request: web.Request, job: Job) -> web.StreamResponse:
+    async def _stream(self, relay: _Relay, job: Job) -> web.StreamResponse:
         """Relay each chunk as it arrives. Headers go out with the first bytes, so an early failure is still
         a 500.
         """
-        relay = _Relay(request)
         loop = asyncio.get_running_loop()
         limit_s = self._policy.gateway_stream_limit_s
         deadline = loop.time() + limit_s if limit_s else None
@@ -120,13 +123,14 @@ class _Relay:
     """The response of one stream, begun when there is something to send.
 
     Attributes:
+        response: the response itself.
         started: whether the headers are out.
         relayed: whether any of the worker's output is.
     """
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
-        self._response = web.StreamResponse(
+        self.response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream",
                 "Cache-Control": "no-cache",
@@ -139,7 +143,7 @@ class _Relay:
     async def send(self, data: bytes, *, relayed: bool = True) -> None:
         await self._start()
         self.relayed = self.relayed or relayed
-        await self._response.write(data)
+        await self.response.write(data)
 
     async def finish(self, *, cut: bool) -> web.StreamResponse:
         await self._start()
@@ -147,13 +151,13 @@ class _Relay:
         if cut and transport is not None:
             transport.abort()
         else:
-            await self._response.write_eof()
-        return self._response
+            await self.response.write_eof()
+        return self.response
 
     async def _start(self) -> None:
         if not self.started:
             self.started = True
-            await self._response.prepare(self._request)
+            await self.response.prepare(self._request)
 
 
 def _as_sse(chunk: Any) -> bytes:
