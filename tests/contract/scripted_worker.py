@@ -6,6 +6,7 @@ A job's prompt (or first message) is a JSON list of steps, run in order:
     ["fail", class, message]    a WorkerError subclass      ["boom"]   an exception nobody foresaw
     ["die"]                     the engine is dead from now on; nobody is told by this job
     ["block", seconds]          the event loop stands still
+    ["tokens", count, seconds]  so many, one every so many seconds, grouped to the platform's pace
 
 Environment: SCRIPT_EVENTS (a file that gets a line of JSON per event), SCRIPT_READY_SECONDS,
 SCRIPT_READY_FAILS, SCRIPT_START_SECONDS, SCRIPT_START_FAILS, SCRIPT_STOP_HANGS, SCRIPT_STOCK_SDK.
@@ -18,10 +19,12 @@ import json
 import os
 import sys
 import time
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 from worker_vllm import errors
+from worker_vllm.batching import coalesce
 from worker_vllm.configuration import Configuration
 from worker_vllm.serverless import sdk, start
 from worker_vllm.settings import read
@@ -31,7 +34,8 @@ EVENTS = Path(os.environ["SCRIPT_EVENTS"])
 
 def note(event: str, **details: Any) -> None:
     with EVENTS.open("a") as file:
-        file.write(json.dumps({"event": event, "at": time.time(), **details}) + "\n")
+        moment = {"at": time.time(), "cpu": time.process_time()}
+        file.write(json.dumps({"event": event, **moment, **details}) + "\n")
 
 
 class ScriptedHost:
@@ -70,6 +74,10 @@ class ScriptedEngine:
                     await asyncio.sleep(rest[0])
                 elif verb == "block":
                     time.sleep(rest[0])  # noqa: ASYNC251 - the point of it
+                elif verb == "tokens":
+                    async with aclosing(paced(*rest)) as batches:
+                        async for batch in batches:
+                            yield {"tokens": batch}
                 elif verb == "stuck":
                     await asyncio.Event().wait()
                 elif verb == "fail":
@@ -84,6 +92,15 @@ class ScriptedEngine:
             raise
         finally:
             note("ended", id=request_id, how=how)
+
+
+def paced(count: int, seconds: float) -> Any:
+    async def tokens() -> Any:
+        for number in range(count):
+            await asyncio.sleep(seconds)
+            yield number
+
+    return coalesce(tokens(), size=None, weigh=lambda _: 1, cost=lambda _: 1, max_bytes=1000)
 
 
 def start_engines(_: Configuration) -> start.Engines:

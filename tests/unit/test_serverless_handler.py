@@ -1,0 +1,267 @@
+"""The handler as the SDK drives it, with scripted engines."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from worker_vllm import errors
+from worker_vllm.engine.record import JobRecord, current_record
+from worker_vllm.job import JobInput
+from worker_vllm.serverless.cancellation import Jobs
+from worker_vllm.serverless.handler import make_handler
+
+
+class ScriptedEngine:
+    """Yields its chunks, then raises what it was given."""
+
+    def __init__(self, *chunks: Any, then: BaseException | None = None) -> None:
+        self.chunks = chunks
+        self.then = then
+        self.seen: list[tuple[JobInput, str, JobRecord | None]] = []
+        self.closed = 0
+
+    async def generate(self, job: JobInput, request_id: str) -> AsyncGenerator[Any, None]:
+        self.seen.append((job, request_id, current_record.get()))
+        try:
+            for chunk in self.chunks:
+                yield chunk
+            if self.then is not None:
+                raise self.then
+        finally:
+            self.closed += 1
+
+
+class Serving:
+    def __init__(self, engine: ScriptedEngine, *, errors_as_body: bool = False) -> None:
+        self.jobs = Jobs()
+        self.native = engine
+        self.openai = engine
+        self.request_timeout_seconds: float | None = None
+        self.errors_as_body = errors_as_body
+        self.reported: list[errors.WorkerError] = []
+
+    async def ready(self) -> None:
+        await asyncio.sleep(0)
+
+    def report(self, error: errors.WorkerError) -> None:
+        self.reported.append(error)
+
+
+def native(**fields: Any) -> dict[str, Any]:
+    return {"id": "j1", "input": {"prompt": "hi", **fields}}
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    body = {"messages": [{"role": "user", "content": "hi"}], **fields}
+    return {"id": "j1", "input": {"openai_route": "/v1/chat/completions", "openai_input": body}}
+
+
+async def items(serving: Serving, job: dict[str, Any]) -> list[Any]:
+    async def drive() -> list[Any]:
+        found = []
+        async for item in make_handler(serving)(job):
+            found.append(item)
+            if isinstance(item, dict) and item.get("error"):
+                break  # as the SDK does
+        return found
+
+    return await asyncio.get_running_loop().create_task(drive())
+
+
+def failure(item: Any) -> dict[str, Any]:
+    assert list(item) == ["error"]
+    assert isinstance(item["error"], str)
+    return json.loads(item["error"])
+
+
+def test_it_is_a_function_that_the_sdk_detects() -> None:
+    assert inspect.isasyncgenfunction(make_handler(Serving(ScriptedEngine())))
+
+
+async def test_chunks_pass_and_the_engine_is_closed() -> None:
+    engine = ScriptedEngine({"a": 1}, {"a": 2})
+    assert await items(Serving(engine), native()) == [{"a": 1}, {"a": 2}]
+    assert engine.closed == 1
+
+
+async def test_the_request_id_carries_the_job_id_as_one_safe_word() -> None:
+    engine = ScriptedEngine()
+    await items(Serving(engine), {**native(), "id": "a/b\n../..\u2028é" + "x" * 500})
+    request_id = engine.seen[0][1]
+    assert request_id.startswith("a_b_.._.._")
+    assert request_id.isascii()
+    assert len(request_id) == 128
+
+
+async def test_the_engine_finds_the_jobs_record() -> None:
+    engine = ScriptedEngine()
+    await items(Serving(engine), chat())
+    record = engine.seen[0][2]
+    assert record
+    assert (record.job_id, record.route, record.error_code) == ("j1", "/v1/chat/completions", None)
+    assert record.finished_at is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (errors.RequestError("no", param="top_p"), "BadRequestError", 400),
+        (errors.DeadlineError("late"), "TimeoutError", 504),
+        (errors.OverloadedError("full"), "RateLimitError", 429),
+        (errors.InternalError("hm"), "InternalServerError", 500),
+    ],
+)
+async def test_an_error_is_text_with_message_type_param_and_code(
+    error: errors.WorkerError, kind: str, code: int
+) -> None:
+    serving = Serving(ScriptedEngine(then=error))
+    (item,) = await items(serving, native())
+    assert failure(item) == {"message": error.message, "type": kind, "param": error.param, "code": code}
+    assert serving.reported == []
+
+
+async def test_an_unforeseen_exception_is_logged_and_not_sent(caplog: pytest.LogCaptureFixture) -> None:
+    (item,) = await items(Serving(ScriptedEngine(then=ValueError("key=hunter2 /root"))), native())
+    assert failure(item)["code"] == 500
+    assert "hunter2" not in item["error"]
+    assert "hunter2" in caplog.text
+
+
+async def test_a_fatal_error_is_reported() -> None:
+    error = errors.EngineDeadError("gone")
+    serving = Serving(ScriptedEngine(then=error))
+    await items(serving, native())
+    assert serving.reported == [error]
+
+
+async def test_malformed_input_never_reaches_an_engine() -> None:
+    engine = ScriptedEngine()
+    (item,) = await items(Serving(engine), {"id": "j", "input": {"prompt": "x", "nonsense": 1}})
+    assert failure(item)["param"] == "nonsense"
+    assert engine.seen == []
+
+
+async def test_text_that_json_cannot_carry_is_made_whole() -> None:
+    engine = ScriptedEngine({"tokens": ["\ud83d\ude00 \udcff"], "logprob": float("-inf")})
+    (item,) = await items(Serving(engine), native())
+    assert item == {"tokens": ["😀 \ufffd"], "logprob": None}
+    json.dumps(item, ensure_ascii=False, allow_nan=False).encode()
+
+
+async def test_an_engine_that_broke_off_has_said_so_itself() -> None:
+    event = 'data: {"error": {}}\n\n'
+    engine = ScriptedEngine("data: 1\n\n", event, then=errors.InternalError("it broke"))
+    *chunks, last = await items(Serving(engine), chat(stream=True))
+    assert chunks == ["data: 1\n\n", event]
+    assert failure(last)["message"] == "it broke"
+
+
+async def cut_off(engine: ScriptedEngine, job: dict[str, Any]) -> list[Any]:
+    """The items of a job that is failed from outside after its first chunk."""
+    serving = Serving(engine)
+
+    async def drive() -> list[Any]:
+        found = []
+        async for item in make_handler(serving)(job):
+            found.append(item)
+            serving.jobs.fail_all(errors.ShuttingDownError("bye"))
+        return found
+
+    return await asyncio.get_running_loop().create_task(drive())
+
+
+async def test_a_raw_stream_cut_from_outside_ends_with_an_error_event() -> None:
+    first, event, last = await cut_off(ScriptedEngine("data: 1\n\n", "data: 2\n\n"), chat(stream=True))
+    assert first == "data: 1\n\n"
+    assert json.loads(event.removeprefix("data: ").split("\n\n")[0])["error"]["code"] == 503
+    assert event.endswith("\n\ndata: [DONE]\n\n")
+    assert failure(last)["code"] == 503
+
+
+async def test_a_parsed_stream_cut_from_outside_ends_with_an_error_object() -> None:
+    _, event, _ = await cut_off(ScriptedEngine([{"n": 1}], [{"n": 2}]), chat(stream=True))
+    assert event[0]["error"]["type"] == "ServiceUnavailableError"
+
+
+async def test_a_native_stream_cut_from_outside_ends_with_an_error_inside_a_choice() -> None:
+    """At the top of an item the SDK would take it for the job's result."""
+    item = {"choices": [{"tokens": ["a"]}], "usage": {"input": 1, "output": 1}}
+    _, event, last = await cut_off(ScriptedEngine(item, item), native(stream=True))
+    assert event["choices"][0]["finish_reason"] == "error"
+    assert event["usage"] == item["usage"]
+    assert "error" not in event
+    assert failure(last)["code"] == 503
+
+
+async def test_errors_as_body_gives_openai_clients_their_error_object_as_text() -> None:
+    body = {"error": {"message": "no", "type": "BadRequestError", "param": None, "code": 400}}
+    engine = ScriptedEngine(then=errors.ApplicationError(400, body["error"], body))
+    (text,) = await items(Serving(engine, errors_as_body=True), chat())
+    assert json.loads(text) == body
+    (text,) = await items(Serving(engine, errors_as_body=True), chat(stream=True))
+    assert text.endswith("data: [DONE]\n\n")
+    assert json.loads(text.removeprefix("data: ").split("\n\n")[0]) == body
+
+
+async def test_errors_as_body_leaves_native_jobs_and_the_workers_own_faults_alone() -> None:
+    refused = ScriptedEngine(then=errors.RequestError("no"))
+    assert failure((await items(Serving(refused, errors_as_body=True), native()))[-1])["code"] == 400
+    broken = ScriptedEngine(then=errors.EngineDeadError("gone"))
+    assert failure((await items(Serving(broken, errors_as_body=True), chat()))[-1])["code"] == 500
+
+
+async def test_closing_the_handler_closes_the_engine() -> None:
+    engine = ScriptedEngine("a", "b")
+    serving = Serving(engine)
+
+    async def drive() -> None:
+        handler = make_handler(serving)(chat())
+        await anext(handler)
+        await handler.aclose()
+
+    await asyncio.get_running_loop().create_task(drive())
+    await serving.jobs.wait_until_empty()
+    assert engine.closed == 1
+
+
+async def test_one_line_is_logged_per_job_and_holds_no_text(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "worker_vllm")
+    await items(Serving(ScriptedEngine({"tokens": ["an answer"]})), native(prompt="a question"))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("job j1 route=native ")
+    assert "answer" not in line
+    assert "question" not in line
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [
+        ({"executionTimeout": 5000}, 4.5),
+        ({"executionTimeout": 60_000}, 59.0),
+        ({}, 7.0),
+        (None, 7.0),
+        ("x", 7.0),
+    ],
+)
+async def test_the_platforms_time_limit_goes_before_the_workers(policy: Any, seconds: float) -> None:
+    """A little earlier than the platform's own time-out, so that the worker's answer counts."""
+    serving = Serving(ScriptedEngine("a", "b"))
+    serving.request_timeout_seconds = 7.0
+
+    async def drive(older: float) -> list[Any]:
+        found = []
+        async for item in make_handler(serving)({**chat(stream=True), "policy": policy}):
+            found.append(item)
+            serving.jobs.grow_older(older)
+        return found
+
+    assert "error" not in (await asyncio.get_running_loop().create_task(drive(seconds / 2 - 0.1)))[-1]
+    last = (await asyncio.get_running_loop().create_task(drive(seconds + 0.1)))[-1]
+    assert failure(last)["code"] == 504
