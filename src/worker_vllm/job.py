@@ -48,7 +48,7 @@ _NATIVE_FIELDS = frozenset(
 # Where a native job's fields may stand, and which ones there besides sampling parameters.
 _PLACES = {
     "input": _NATIVE_FIELDS,
-    "extra_body": _NATIVE_FIELDS - {"extra_body", "sampling_params"},
+    "extra_body": _NATIVE_FIELDS - {"extra_body", "sampling_params", *BATCH_FIELDS},
     "sampling_params": frozenset((*HOISTED_FIELDS, *IGNORED_FIELDS)),
 }
 _ROUTE_EXTRAS = frozenset((*BATCH_FIELDS, "stream", "method", "use_openai_format"))

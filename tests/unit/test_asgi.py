@@ -65,7 +65,6 @@ async def no_task_is_left() -> AsyncIterator[None]:
     await asyncio.sleep(0)
     assert tasks_of_others() == set()
     assert not asgi._tasks
-    gc.collect()
 
 
 # --- the request as the app sees it ---

@@ -135,6 +135,8 @@ def test_an_input_without_anything_to_do_names_the_accepted_shapes(job_input: An
         ({"prompt": "a", "model": 5}, "model"),
         ({"prompt": "a", "extra_body": 5}, "extra_body"),
         ({"prompt": "a", "extra_body": {"sampling_params": {"n": 2}}}, "sampling_params"),
+        ({"prompt": "a", "extra_body": {"max_batch_size": 2}}, "max_batch_size"),
+        ({"prompt": "a", "extra_body": {"extra_body": {}}}, "extra_body"),
         ({"prompt": "a", "body": {"a": 1}}, "body"),
         ({"prompt": "a", "method": "POST"}, "method"),
         ({"promt": "a"}, "promt"),
@@ -439,7 +441,7 @@ LIKELY = st.fixed_dictionaries(
         "logit_bias": st.dictionaries(st.sampled_from(["1", "x"]), JSON, max_size=2),
     },
 )
-FUZZ = settings(deadline=None, database=None, max_examples=200)
+FUZZ = settings(deadline=None, database=None, max_examples=100)
 
 
 @FUZZ
