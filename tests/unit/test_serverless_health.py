@@ -1,0 +1,61 @@
+"""The watch on the engine and the last resort."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from worker_vllm.serverless import health
+
+
+async def test_the_watch_calls_once_when_the_engine_is_dead() -> None:
+    looks = iter([False, False, True])
+    deaths, ticks = [], []
+    await health.watch(lambda: next(looks), lambda: deaths.append(1), ticks.append, interval_seconds=0.01)
+    assert deaths == [1]
+    assert len(ticks) == 2
+
+
+async def test_a_pause_of_the_process_counts_as_two_intervals_at_most() -> None:
+    looks = iter([False, True])
+    ticks: list[float] = []
+
+    def is_dead() -> bool:
+        time.sleep(0.2)  # as after SIGSTOP and SIGCONT
+        return next(looks)
+
+    await health.watch(is_dead, lambda: None, ticks.append, interval_seconds=0.01)
+    assert all(tick <= 0.02 for tick in ticks)
+
+
+def test_the_last_resort_ends_a_process_whose_main_thread_hangs() -> None:
+    code = (
+        "import time, sys; sys.path.insert(0, 'src'); from worker_vllm.serverless import health\n"
+        "health.exit_later(0.1, lambda: 5); print('flushed', end=''); time.sleep(60)"
+    )
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout) == (5, "flushed")
+    assert time.monotonic() - began < 20
+
+
+def test_the_last_resort_can_be_called_off() -> None:
+    timer = health.exit_later(60, lambda: 5)
+    timer.cancel()
+    timer.join(5)
+    assert not timer.is_alive()
+
+
+def test_exiting_takes_the_children_along() -> None:
+    code = (
+        "import multiprocessing, sys, time; sys.path.insert(0, 'src')\n"
+        "from worker_vllm.serverless import health\n"
+        "child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))\n"
+        "child.start(); print(child.pid, flush=True); health.exit_now(4)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 4
+    stat = Path(f"/proc/{int(ended.stdout)}/stat")
+    assert not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
