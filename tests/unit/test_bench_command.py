@@ -114,6 +114,7 @@ def test_a_started_target_needs_a_model() -> None:
         ("--engine", "max_model_len"),
         ("--env", "peer:A=1"),
         ("--env", "novalue"),
+        ("--platform", "peer:--rtt-ms 5"),
     ],
 )
 def test_a_target_that_makes_no_sense_is_refused(given: tuple[str, ...]) -> None:
@@ -149,3 +150,15 @@ def test_engine_arguments_reach_each_kind_of_target_in_its_own_form() -> None:
     flags = engine.flags()
     assert flags[flags.index("--max-model-len") + 1] == "512"
     assert "--enforce-eager" in flags and "--no-async-scheduling" in flags
+
+
+def test_variables_and_platform_options_can_be_one_targets_own() -> None:
+    near, far = _targets(
+        *("--target", "near=worker", "--target", "far=worker", "--rtt-ms", "20"),
+        *("--platform", "far:--rtt-ms 300", "--platform=--strict"),
+        *("--env", "far:A=2", "--env", "A=1"),
+    )
+    assert isinstance(near, WorkerTarget) and isinstance(far, WorkerTarget)
+    assert near.platform_options == ["--rtt-ms", "20", "--strict"]
+    assert far.platform_options == ["--rtt-ms", "20", "--strict", "--rtt-ms", "300"]
+    assert (near.environ["A"], far.environ["A"], far.environ["BASE"]) == ("1", "2", "1")

@@ -53,14 +53,15 @@ class ScriptedTarget(Target):
         self._diary.append(f"{self.name} stops")
 
 
-def _measure(how: Any, diary: list[str], *, workloads: tuple[Workload, ...] = (_STREAMED, _PLAIN)) -> Any:
+def _measure(order: Any, diary: list[str], *, workloads: tuple[Workload, ...] = (_STREAMED, _PLAIN)) -> Any:
     targets = [ScriptedTarget("a", diary), ScriptedTarget("b", diary)]
-    return how(targets, _NO_CLIENTS, workloads, rounds=2, warm_up=True, tell=lambda _: None)
+    plan = session.Plan(workloads=workloads, rounds=2, order=order)
+    return session.carry_out(plan, targets, _NO_CLIENTS, lambda _: None)
 
 
 def test_targets_take_turns_and_none_is_always_first() -> None:
     diary: list[str] = []
-    _, runs = _measure(session.together, diary)
+    _, runs = _measure("in turn", diary)
     assert diary == [
         *("a starts", "b starts"),
         *("a streamed 0", "b streamed 0", "a plain 0", "b plain 0"),
@@ -70,9 +71,30 @@ def test_targets_take_turns_and_none_is_always_first() -> None:
     assert len(runs) == 8
 
 
-def test_one_by_one_holds_one_target_at_a_time() -> None:
+def test_targets_started_side_by_side_have_no_timed_start() -> None:
     diary: list[str] = []
-    _measure(session.one_by_one, diary, workloads=(_STREAMED,))
+    starts, runs = _measure("at once", diary)
+    assert starts == [] and len(runs) == 8
+    assert sorted(diary[:2]) == ["a starts", "b starts"]
+
+
+def test_a_warm_up_is_short_and_not_measured() -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Noted(ScriptedTarget):
+        def run(self, clients: Clients, workload: Workload, round_number: int) -> Seen:
+            asked.append((round_number, workload.max_tokens))
+            return super().run(clients, workload, round_number)
+
+    plan = session.Plan(workloads=[Workload(requests=1, concurrency=1, max_tokens=500)], rounds=1)
+    _, runs = session.carry_out(plan, [Noted("a", [])], _NO_CLIENTS, lambda _: None)
+    assert asked == [(-1, 2), (-2, 32), (0, 500)]
+    assert [run.round_number for run in runs] == [0]
+
+
+def test_alone_holds_one_target_at_a_time() -> None:
+    diary: list[str] = []
+    _measure("alone", diary, workloads=(_STREAMED,))
     assert diary == [
         *("a starts", "a streamed 0", "a stops", "b starts", "b streamed 0", "b stops"),
         *("b starts", "b streamed 1", "b stops", "a starts", "a streamed 1", "a stops"),
@@ -80,7 +102,7 @@ def test_one_by_one_holds_one_target_at_a_time() -> None:
 
 
 def test_a_target_is_left_out_of_a_workload_whose_route_it_lacks() -> None:
-    _, runs = _measure(session.together, [], workloads=(_STREAMED, Workload(route="native")))
+    _, runs = _measure("in turn", [], workloads=(_STREAMED, Workload(route="native")))
     assert {run.workload for run in runs} == {_STREAMED.label}
 
 
@@ -88,12 +110,12 @@ def test_everything_is_stopped_when_a_first_request_fails() -> None:
     diary: list[str] = []
     targets = [ScriptedTarget("a", diary), ScriptedTarget("b", diary, fails=True)]
     with pytest.raises(TargetError, match="b: the first request failed: refused"):
-        session.together(targets, _NO_CLIENTS, [_STREAMED], rounds=1, warm_up=True, tell=lambda _: None)
+        session.carry_out(session.Plan(workloads=[_STREAMED]), targets, _NO_CLIENTS, lambda _: None)
     assert diary == ["a starts", "b starts", "b stops", "a stops"]
 
 
 def test_a_target_that_ran_already_has_no_start_to_time() -> None:
-    starts, runs = _measure(session.together, [])
+    starts, runs = _measure("in turn", [])
     assert starts == [] and {run.usage for run in runs} == {None}
 
 

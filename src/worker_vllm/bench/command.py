@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import shlex
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,7 +26,7 @@ from worker_vllm.bench.workload import Route, Workload
 
 DEFAULT_TARGETS = ("worker", "raw")
 _LEAST_CONCURRENCY = 300
-"""A worker's own limit is set well above the load's, to what the peer documents: its own default (30) is
+"""A worker's own limit is set to what the peer documents, well above the load's: the peer's default (30) is
 below a burst, and the SDK stalls when it is full."""
 
 _CHILD_SETTINGS = {
@@ -59,13 +60,16 @@ def carry_out(args: argparse.Namespace, environ: Mapping[str, str], *, tell: ses
     if baseline not in {target.name for target in targets}:
         raise CommandError(f"--baseline {baseline}: no target has that name")
     count = args.client_processes or max(1, min(4, (os.cpu_count() or 1) // 4))
-    measure = session.one_by_one if args.one_at_a_time else session.together
+    plan = session.Plan(
+        workloads=workloads,
+        rounds=args.rounds,
+        warm_up=not args.no_warm_up,
+        order="alone" if args.one_at_a_time else "at once" if args.start_together else "in turn",
+    )
     with Clients.started(count, base, logs) as clients:
-        starts, runs = measure(
-            targets, clients, workloads, rounds=args.rounds, warm_up=not args.no_warm_up, tell=tell
-        )
+        starts, runs = session.carry_out(plan, targets, clients, tell)
     return Report(
-        settings=_settings(args, targets, count),
+        settings={**_settings(args, targets), "order": plan.order, "client_processes": count},
         versions=machine.versions(),
         machine=machine.machine(environ),
         baseline=baseline,
@@ -109,17 +113,15 @@ def targets_of(
     args: argparse.Namespace, environ: Mapping[str, str], base: Mapping[str, str], logs: Path
 ) -> list[Target]:
     """The targets that the command line names. Raises CommandError for one that makes no sense."""
-    shared, own = _variables(args.env)
-    targets: list[Target] = []
-    for given in args.target or DEFAULT_TARGETS:
-        name, kind = split_target(given)
-        if name in {target.name for target in targets}:
-            raise CommandError(f"--target {given}: two targets are called {name}")
-        variables = {**base, **shared, **own.pop(name, {})}
-        targets.append(_target(name, kind, args, environ, variables, logs))
-    if own:
-        raise CommandError(f"--env: no target is called {', '.join(own)}")
-    return targets
+    named = [split_target(given) for given in args.target or DEFAULT_TARGETS]
+    names = [name for name, _ in named]
+    if len(set(names)) < len(names):
+        raise CommandError(f"--target: two targets have the same name ({', '.join(names)})")
+    variables, options = _variables(args.env, names), _platform_options(args, names)
+    return [
+        _target(name, kind, args, environ, {**base, **variables[name]}, options[name], logs)
+        for name, kind in named
+    ]
 
 
 def split_target(given: str) -> tuple[str, str]:
@@ -136,6 +138,7 @@ def _target(
     args: argparse.Namespace,
     environ: Mapping[str, str],
     variables: Mapping[str, str],
+    options: Sequence[str],
     logs: Path,
 ) -> Target:
     if "://" in kind and not kind.startswith("worker:"):
@@ -151,7 +154,6 @@ def _target(
     head, _, command = kind.partition(":")
     if head != "worker":
         raise CommandError(f"--target {kind}: expected worker, worker:COMMAND, raw, serve or an address")
-    options = ["--rtt-ms", f"{args.rtt_ms:g}", *args.platform]
     return WorkerTarget(
         name, command or args.worker_command, engine, variables, logs, platform_options=options
     )
@@ -165,7 +167,7 @@ def _base_environment(environ: Mapping[str, str], workloads: Iterable[Workload])
     return {**environ, **_CHILD_SETTINGS, "MAX_CONCURRENCY": str(limit), "PYTHONPATH": path}
 
 
-def _settings(args: argparse.Namespace, targets: Iterable[Target], clients: int) -> dict[str, Any]:
+def _settings(args: argparse.Namespace, targets: Iterable[Target]) -> dict[str, Any]:
     return {
         "model": args.model,
         "engine": dict(_pair(one, "--engine") for one in args.engine),
@@ -173,8 +175,6 @@ def _settings(args: argparse.Namespace, targets: Iterable[Target], clients: int)
         "env": [given.partition("=")[0] for given in args.env],
         "rtt_ms": args.rtt_ms,
         "rounds": args.rounds,
-        "one_at_a_time": args.one_at_a_time,
-        "client_processes": clients,
         "inside": [target.name for target in targets if isinstance(target, RawTarget)],
     }
 
@@ -186,15 +186,34 @@ def _log_folder(given: Path | None) -> Path:
     return given
 
 
-def _variables(given: Iterable[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Variables for all, and per target's name."""
-    shared: dict[str, str] = {}
-    own: dict[str, dict[str, str]] = {}
-    for one in given:
+def _variables(given: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Each target's own environment variables: those for all, then those for it."""
+    found: dict[str, dict[str, str]] = {name: {} for name in names}
+    for one in sorted(given, key=lambda one: ":" in one.partition("=")[0]):
         name, value = _pair(one, "--env")
-        target, colon, variable = name.rpartition(":")
-        (own.setdefault(target, {}) if colon else shared)[variable] = value
-    return shared, own
+        target, _, variable = name.rpartition(":")
+        for owner in _owners(target, found, f"--env {name}"):
+            found[owner][variable] = value
+    return found
+
+
+def _platform_options(args: argparse.Namespace, names: Iterable[str]) -> dict[str, list[str]]:
+    """Each target's arguments for `worker-vllm local`. A later one counts, so a target's own come last."""
+    found = {name: ["--rtt-ms", f"{args.rtt_ms:g}"] for name in names}
+    for given in sorted(args.platform, key=lambda one: not one.startswith("-")):
+        target, _, option = ("", "", given) if given.startswith("-") else given.partition(":")
+        for owner in _owners(target, found, f"--platform {given}"):
+            found[owner] += shlex.split(option)
+    return found
+
+
+def _owners(target: str, known: Mapping[str, object], option: str) -> list[str]:
+    """The targets that an option's prefix means: one, or all without a prefix."""
+    if not target:
+        return list(known)
+    if target not in known:
+        raise CommandError(f"{option}: no target is called {target}")
+    return [target]
 
 
 def _pair(given: str, option: str) -> tuple[str, str]:

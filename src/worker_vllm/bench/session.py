@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from worker_vllm.bench.clients import Clients, Seen
 from worker_vllm.bench.report import Run
@@ -24,30 +26,55 @@ Tell = Callable[[str], None]
 _FIRST_ROUND, _WARM_UP_ROUND = -1, -2
 """Numbers of rounds that are not measured, so that their prompts are nobody else's."""
 
+_WARM_UP_TOKENS = 32
+"""Enough for every code path of a target to have run once; more would only cost time."""
 
-def together(
-    targets: Sequence[Target],
-    clients: Clients,
-    workloads: Sequence[Workload],
-    *,
-    rounds: int,
-    warm_up: bool,
-    tell: Tell,
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a session does.
+
+    Attributes:
+        workloads: each is run by every target that has its route.
+        rounds: measured runs of each target under each workload.
+        warm_up: whether an unmeasured, shorter run of each comes first.
+        order: `in turn` starts one target after the other, and all stay up; `at once` starts them side by
+            side, so that no start can be timed; `alone` has one up at a time, started anew in each round.
+    """
+
+    workloads: Sequence[Workload]
+    rounds: int = 3
+    warm_up: bool = True
+    order: Literal["in turn", "at once", "alone"] = "in turn"
+
+
+def carry_out(
+    plan: Plan, targets: Sequence[Target], clients: Clients, tell: Tell
 ) -> tuple[list[Start], list[Run]]:
-    """All targets up at once, taking turns in every round.
+    """Do what the plan says; `tell` gets a line for each step.
 
     Raises ChildFailed or TargetError when a target fails; whatever was started is stopped in any case.
     """
-    starts, runs = [], []
+    return (_alone if plan.order == "alone" else _together)(plan, targets, clients, tell)
+
+
+def _together(
+    plan: Plan, targets: Sequence[Target], clients: Clients, tell: Tell
+) -> tuple[list[Start], list[Run]]:
+    starts: list[Start] = []
+    runs: list[Run] = []
     with contextlib.ExitStack() as stack:
         for target in targets:
             stack.callback(target.stop)
-            starts += bring_up(target, clients, workloads[0], tell)
-        if warm_up:
-            for target, workload in _pairs(targets, workloads):
-                target.run(clients, workload, _WARM_UP_ROUND)
-        for round_number in range(rounds):
-            for workload in workloads:
+        if plan.order == "at once":
+            _start_at_once(targets, clients, plan.workloads[0], tell)
+        else:
+            for target in targets:
+                starts += bring_up(target, clients, plan.workloads[0], tell)
+        for target in targets:
+            _warm_up(plan, target, clients)
+        for round_number in range(plan.rounds):
+            for workload in plan.workloads:
                 for target in _turned(targets, round_number):
                     if target.accepts(workload):
                         runs.append(measure(target, clients, workload, round_number))
@@ -55,29 +82,37 @@ def together(
     return starts, runs
 
 
-def one_by_one(
-    targets: Sequence[Target],
-    clients: Clients,
-    workloads: Sequence[Workload],
-    *,
-    rounds: int,
-    warm_up: bool,
-    tell: Tell,
+def _alone(
+    plan: Plan, targets: Sequence[Target], clients: Clients, tell: Tell
 ) -> tuple[list[Start], list[Run]]:
-    """One target up at a time, started anew in every round: for machines that cannot hold several, and to
-    time starts more than once. Raises as `together` does."""
-    starts, runs = [], []
-    for round_number in range(rounds):
+    starts: list[Start] = []
+    runs: list[Run] = []
+    for round_number in range(plan.rounds):
         for target in _turned(targets, round_number):
             with contextlib.ExitStack() as stack:
                 stack.callback(target.stop)
-                starts += bring_up(target, clients, workloads[0], tell)
-                for workload in filter(target.accepts, workloads):
-                    if warm_up:
-                        target.run(clients, workload, _WARM_UP_ROUND)
+                starts += bring_up(target, clients, plan.workloads[0], tell)
+                _warm_up(plan, target, clients)
+                for workload in filter(target.accepts, plan.workloads):
                     runs.append(measure(target, clients, workload, round_number))
                     tell(_line(runs[-1]))
     return starts, runs
+
+
+def _start_at_once(targets: Sequence[Target], clients: Clients, workload: Workload, tell: Tell) -> None:
+    tell(f"starting side by side: {', '.join(target.name for target in targets)}")
+    with ThreadPoolExecutor(len(targets)) as threads:
+        for started in [threads.submit(target.start) for target in targets]:
+            started.result()
+    for target in targets:
+        _first_token(target, clients, workload)
+
+
+def _warm_up(plan: Plan, target: Target, clients: Clients) -> None:
+    if plan.warm_up:
+        for workload in filter(target.accepts, plan.workloads):
+            short = replace(workload, max_tokens=min(workload.max_tokens, _WARM_UP_TOKENS))
+            target.run(clients, short, _WARM_UP_ROUND)
 
 
 def bring_up(target: Target, clients: Clients, workload: Workload, tell: Tell) -> list[Start]:
@@ -88,19 +123,24 @@ def bring_up(target: Target, clients: Clients, workload: Workload, tell: Tell) -
     tell(f"{target.name}: starting")
     target.start()
     ready_at = time.time()
+    first_at = _first_token(target, clients, workload)
+    born = target.born_at()
+    if born is None:
+        return []
+    start = Start(target.name, ready_at - born, first_at - born, tuple(target.phases.phases.items()))
+    tell(f"{target.name}: first token {start.first_token_seconds:.1f} s after its process started")
+    return [start]
+
+
+def _first_token(target: Target, clients: Clients, workload: Workload) -> float:
+    """Ask for one short answer; the moment of its first token, in seconds since the epoch."""
     first = replace(workload, requests=1, concurrency=1, max_tokens=2, rate=None, streamed=True)
     if not target.accepts(first):
         first = replace(first, route="completions")
     seen = target.run(clients, first, _FIRST_ROUND).times[0]
     if seen.error is not None or seen.first is None:
         raise TargetError(f"{target.name}: the first request failed: {seen.error}")
-    born = target.born_at()
-    if born is None:
-        return []
-    first_at = seen.first + (time.time() - time.monotonic())
-    start = Start(target.name, ready_at - born, first_at - born, tuple(target.phases.phases.items()))
-    tell(f"{target.name}: first token {start.first_token_seconds:.1f} s after its process started")
-    return [start]
+    return seen.first + (time.time() - time.monotonic())
 
 
 def measure(target: Target, clients: Clients, workload: Workload, round_number: int) -> Run:
@@ -125,10 +165,6 @@ def _metered(
         seen = target.run(clients, workload, round_number)
     seconds = max(one.last for one in seen.times) - min(one.sent for one in seen.times)
     return seen, meter.usage(seconds)
-
-
-def _pairs(targets: Sequence[Target], workloads: Sequence[Workload]) -> Iterator[tuple[Target, Workload]]:
-    return ((target, workload) for target in targets for workload in workloads if target.accepts(workload))
 
 
 def _turned(targets: Sequence[Target], round_number: int) -> list[Target]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from worker_vllm.bench.report import Report, Run, tokens_per_second
-from worker_vllm.bench.startup import Start
 from worker_vllm.bench.stats import median
 from worker_vllm.bench.usage import Usage
 from worker_vllm.bench.workload import Workload
@@ -119,33 +118,20 @@ def _cells(report: Report, target: str, workload: Workload, columns: _Columns) -
 
 
 def _start_table(report: Report) -> str:
+    base = median(start.first_token_seconds for start in report.starts if start.target == report.baseline)
     rows = [["target", "ready s", "first token s", f"of {report.baseline}", "phases"]]
-    firsts = {
-        target: median(start.first_token_seconds for start in _starts(report, target))
-        for target in report.targets
-    }
-    for target in report.targets:
-        starts = _starts(report, target)
-        if not starts:
-            continue
-        first, base = firsts[target], firsts.get(report.baseline)
-        rows.append(
-            [
-                target,
-                number(median(start.ready_seconds for start in starts), ".1f"),
-                number(first, ".1f"),
-                number(first / base if first is not None and base else None, ".2f"),
-                ", ".join(f"{name} {seconds:.1f}" for name, seconds in starts[-1].phases) or "-",
-            ]
-        )
-    title = (
-        "from process start to first token (phases by the target's own log, of the last start; some overlap)"
-    )
+    rows += [
+        [
+            start.target,
+            number(start.ready_seconds, ".1f"),
+            number(start.first_token_seconds, ".1f"),
+            number(start.first_token_seconds / base if base else None, ".2f"),
+            ", ".join(f"{name} {seconds:.1f}" for name, seconds in start.phases) or "-",
+        ]
+        for start in report.starts
+    ]
+    title = "from process start to first token (phases as the target's log tells them; some overlap)"
     return title + "\n" + align(rows, left=(0, 4))
-
-
-def _starts(report: Report, target: str) -> list[Start]:
-    return [start for start in report.starts if start.target == target]
 
 
 def number(value: float | None, form: str) -> str:

@@ -42,6 +42,7 @@ class Target(ABC):
         name: as the report shows it.
         child: the process that was started, None while there is none.
         phases: what the log of the present start told.
+        environ: the environment that its processes get, before its own engine variables.
     """
 
     has_platform = False
@@ -50,7 +51,7 @@ class Target(ABC):
         self.name = name
         self.child: Child | None = None
         self.phases = PhaseLog()
-        self._environ = dict(environ)
+        self.environ = dict(environ)
         self._logs = logs
 
     @abstractmethod
@@ -78,7 +79,7 @@ class Target(ABC):
     def _spawn(self, command: Sequence[str], extra: Mapping[str, str], *, talks: bool = False) -> Child:
         self.phases = PhaseLog()
         log = self._logs / f"{self.name}.log"
-        self.child = Child(command, {**self._environ, **extra}, log, on_line=self._line, talks=talks)
+        self.child = Child(command, {**self.environ, **extra}, log, on_line=self._line, talks=talks)
         return self.child
 
     def _line(self, line: str) -> None:
@@ -147,7 +148,7 @@ class WorkerTarget(HttpTarget):
         super().__init__(name, environ, logs)
         self._command = command
         self._engine = engine
-        self._options = list(platform_options)
+        self.platform_options = list(platform_options)
         self._ready = False
 
     def start(self) -> None:
@@ -155,7 +156,7 @@ class WorkerTarget(HttpTarget):
         place."""
         port = free_port()
         base = f"http://127.0.0.1:{port}/v2/{_ENDPOINT}"
-        command = [sys.executable, "-m", "worker_vllm", "local", "--port", str(port), *self._options]
+        command = [sys.executable, "-m", "worker_vllm", "local", "--port", str(port), *self.platform_options]
         if self._command is not None:
             command += ["--worker-command", self._command]
         self._ready = False

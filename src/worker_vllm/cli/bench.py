@@ -91,13 +91,19 @@ def _add_target_options(parser: argparse.ArgumentParser) -> None:
         "--platform",
         action="append",
         default=[],
-        metavar="OPTION",
-        help="further option of `worker-vllm local`",
+        metavar="[TARGET:]OPTION",
+        help='further option of `worker-vllm local`, like far:"--rtt-ms 300" (repeatable)',
     )
-    group.add_argument(
+    order = group.add_mutually_exclusive_group()
+    order.add_argument(
         "--one-at-a-time",
         action="store_true",
-        help="start each target anew in each round (for machines that hold only one); default: all stay up",
+        help="start each target anew in each round: for machines that hold one only, or to time more starts",
+    )
+    order.add_argument(
+        "--start-together",
+        action="store_true",
+        help="start all targets side by side: saves time, but no start is timed",
     )
     group.add_argument(
         "--model-name", metavar="NAME", help="model to name to an address (default: its first one)"
