@@ -57,12 +57,11 @@ def start_engines(configuration: Configuration) -> Engines:
 
     Raises StartupFailure.
     """
-    from worker_vllm import vllm_compat
     from worker_vllm.engine.lifecycle import EngineHost
     from worker_vllm.engine.native import vLLMEngine
     from worker_vllm.engine.openai import OpenAIvLLMEngine
 
-    host = EngineHost.from_args(vllm_compat.namespace(configuration))
+    host = EngineHost.start(configuration)
     return Engines(host, vLLMEngine(host, configuration.worker), OpenAIvLLMEngine(host, configuration.worker))
 
 
