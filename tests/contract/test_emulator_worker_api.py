@@ -224,6 +224,19 @@ async def test_a_stopping_worker_s_polls_are_released() -> None:
         assert await asyncio.wait_for(polls, 2) == [None, []]
 
 
+async def test_what_was_counted_can_be_asked_for() -> None:
+    async with serving() as client:
+        worker, job_id = await running(client)
+        await worker.stream(job_id, "x")
+        for _ in range(2):
+            await worker.done(job_id, output=1)
+        url = client.platform.url.replace("/v2/local", "/local/stats")
+        async with client.session.get(url) as response:
+            stats = await response.json()
+        assert stats["calls"].items() >= {"job-stream": 1, "job-done": 2, "job-take": 1}.items()
+        assert stats["results"] == {"accepted": 1, "duplicate": 1, "late": 0}
+
+
 # --- faults and delay
 
 

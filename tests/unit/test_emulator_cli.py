@@ -113,6 +113,13 @@ def test_bad_arguments_are_one_line_and_2(
     assert line.startswith(f"worker-vllm local: {reason}")
 
 
+def test_the_choices_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    local.add_parser(parser.add_subparsers())
+    assert local.run(parser.parse_args(["local", "--choices"]), {}) == 0
+    assert "take_hold_s=25.0  [UNV] " in capsys.readouterr().out
+
+
 def test_strict_delay_and_single_choices_reach_the_policy() -> None:
     policy = plan("--strict", "--rtt-ms", "100", "--set", "take_hold_s=5").policy
     assert policy.require_key

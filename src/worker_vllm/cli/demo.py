@@ -33,8 +33,6 @@ def main(argv: list[str]) -> int:
     import openai
     import runpod
 
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # runpod turns every library's INFO on
-
     if not sys.stdin.readline():
         return 1
     try:
@@ -143,4 +141,5 @@ def _print_as_it_comes(texts: Iterable[str], started: float) -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.INFO)  # importing runpod turns every library's INFO on
     sys.exit(main(sys.argv))

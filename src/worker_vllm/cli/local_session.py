@@ -185,6 +185,7 @@ class _StopSignals:
 
     def _handle(self, number: int) -> None:
         if self.number is None:
+            _say("platform | stopping; a second signal kills the workers", sys.stderr)
             self.number = number
             self._came.set()
         else:

@@ -7,8 +7,11 @@ import itertools
 
 
 class Deadlines:
-    """Job ids by the time at which each wants to be looked at. A reminder that is out of date does no harm: whoever
-    looks decides by the job itself, so nothing is ever taken back."""
+    """Job ids by the time at which each wants to be looked at.
+
+    A reminder that is out of date does no harm, because whoever looks decides by the job itself: nothing is
+    ever taken back.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str]] = []

@@ -53,6 +53,7 @@ class JobQueue:
         self._running: dict[str, Job] = {}
         self._pinging: set[str] = set()
         self._deadlines = Deadlines()
+        self._look_for_lost_at = 0.0
 
     def submit(self, submission: Submission, *, sync: bool) -> Job:
         """Queue a new job; `sync` ones carry the `sync-` prefix and the short retention."""
@@ -209,8 +210,12 @@ class JobQueue:
         for job_id in self._deadlines.due(now):
             if job_id in self._jobs:
                 self._apply_deadlines(self._jobs[job_id], now)
-        lost_before = now - self.policy.lost_after_s
-        for job in [job for job in self._running.values() if job.last_seen_at < lost_before]:
+        if now >= self._look_for_lost_at:
+            self._look_for_lost_at = now + min(1.0, self.policy.lost_after_s / 10)
+            self._lose_silent(now - self.policy.lost_after_s)
+
+    def _lose_silent(self, since: float) -> None:
+        for job in [job for job in self._running.values() if job.last_seen_at < since]:
             # Only pings can be missed: a worker that has no ping URL (as on the Hub) is not lost so.
             if job.worker_id in self._pinging:
                 self._stop(job)

@@ -136,7 +136,9 @@ class Policy:
     worker_rtt_ms: float = _choice(
         0.0, "LOCAL", "round trip between worker and platform (live: about 100 ms, OBS)"
     )
-    worker_grace_s: float = _choice(15.0, "UNV", "SIGTERM to SIGKILL of a worker")
+    worker_grace_s: float = _choice(
+        35.0, "UNV", "SIGTERM to SIGKILL of a worker (its own drain takes up to 30 s)"
+    )
     restart_delay_s: float = _choice(
         0.5, "LOCAL", "first wait before a dead worker is started again; doubles"
     )

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -20,7 +21,7 @@ from .job_record import Job
 from .policy import Policy
 from .rate_limits import RateLimits
 from .webhooks import Webhooks
-from .wire import WireError, error_reply
+from .wire import WireError, error_reply, json_reply
 from .worker_api import WorkerApi
 from .worker_registry import WorkerRegistry
 
@@ -47,6 +48,7 @@ class Platform:
 
     Attributes:
         queue, registry, faults: the state, for whoever runs the platform in its own process.
+        calls: how many calls of each operation (`job-stream`, `run` …) were let in.
         worker_key: the key that workers are given.
     """
 
@@ -64,6 +66,7 @@ class Platform:
         self.queue = JobQueue(self.policy, clock)
         self.registry = WorkerRegistry(self.queue)
         self.faults = Faults(fault_seed)
+        self.calls: Counter[str] = Counter()
         self.worker_key = secrets.token_hex(16)
         self._api_key = api_key
         self._host = host
@@ -120,10 +123,12 @@ class Platform:
     def _application(self) -> web.Application:
         # client_max_size 0 is no limit: each route reads its body under the limit of its own.
         application = web.Application(middlewares=[self._edge], client_max_size=0)
+        # Routes are tried in order, and nearly all calls are workers' stream posts.
+        application.router.add_get("/local/stats", self._stats)
         for room in (
+            WorkerApi(self.queue, self.registry, self.policy, self.worker_key),
             ClientApi(self.queue, self.registry, self.policy),
             Gateway(self.queue, self.policy),
-            WorkerApi(self.queue, self.registry, self.policy, self.worker_key),
         ):
             application.add_routes(room.routes())
         return application
@@ -156,8 +161,14 @@ class Platform:
     async def _call(self, request: web.Request, operation: str, handler: Handler) -> web.StreamResponse:
         if request.match_info.get("endpoint", self.policy.endpoint_id) != self.policy.endpoint_id:
             raise WireError(404, "endpoint not found")
+        self.calls[operation] += 1
         fault = self.faults.pick(operation, request.path)
         return await (handler(request) if fault is None else apply_fault(fault, request, handler))
+
+    async def _stats(self, request: web.Request) -> web.Response:
+        """What this platform counted; RunPod has no such thing. For benchmarks, which know only the wire."""
+        posts = {name: self.queue.counts[name] for name in ("accepted", "duplicate", "late")}
+        return json_reply({"calls": dict(self.calls), "jobs": self.queue.totals(), "results": posts})
 
     def _check_key(self, request: web.Request) -> None:
         """The bare key is taken too: the documentation's own samples send it so."""

@@ -66,7 +66,7 @@ def decode(body: bytes) -> Any:
         them.
     """
     try:
-        return json.loads(body, parse_constant=_refuse_constant)
+        return _DECODER.decode(body.decode())
     except (ValueError, RecursionError):
         raise WireError(400, "the body is not valid JSON") from None
 
@@ -102,3 +102,6 @@ def split_path_query(segment: str, query: str) -> tuple[str, dict[str, str]]:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -44,10 +44,10 @@ class WorkerApi:
         """The worker-side routes."""
         base = "/v2/{endpoint}"
         return [
+            web.post(base + "/job-stream/{worker}/{job}", self.stream),
             web.get(base + "/job-take/{worker}", self.take),
             web.get(base + "/job-take-batch/{worker}", self.take),
             web.get(base + "/job-stop/{worker}", self.stop),
-            web.post(base + "/job-stream/{worker}/{job}", self.stream),
             web.post(base + "/job-done/{worker}/{job}", self.done),
             web.get(base + "/ping/{worker}", self.ping),
         ]
@@ -56,7 +56,7 @@ class WorkerApi:
         """Hold until there is a job (or several, for a batch), then hand it out; 204 at the end of the
         hold.
         """
-        worker, query = self._caller(request)
+        worker, query = self._caller(request), _query(request)
         batch = "/job-take-batch/" in request.path
         limit = _batch_size(query) if batch else 1
         self._registry.heard_take(worker)
@@ -73,7 +73,7 @@ class WorkerApi:
 
     async def stop(self, request: web.Request) -> web.Response:
         """Hold until this worker has a job to drop."""
-        worker, _ = self._caller(request)
+        worker = self._caller(request)
         deadline = _now() + self._policy.stop_hold_s
         while True:
             if worker.phase is Phase.STOPPING:
@@ -86,7 +86,7 @@ class WorkerApi:
 
     async def stream(self, request: web.Request) -> web.Response:
         """Take one streamed output of a job."""
-        worker, _ = self._caller(request)
+        worker = self._caller(request)
         body = await read_limited(request, WIRE_LIMIT_BYTES, 413)
         limit = self._policy.chunk_limit_bytes
         if len(body) > limit and self._policy.oversize_chunk == "reject":
@@ -99,7 +99,7 @@ class WorkerApi:
 
     async def done(self, request: web.Request) -> web.Response:
         """Take a job's result, or a progress update, which comes the same way."""
-        worker, _ = self._caller(request)
+        worker = self._caller(request)
         body = await read_limited(request, WIRE_LIMIT_BYTES, 413)
         message = _message(body)
         job = self._queue.get(self._job_id(request))
@@ -120,18 +120,17 @@ class WorkerApi:
 
     async def ping(self, request: web.Request) -> web.Response:
         """Note that the worker lives and which jobs it has."""
-        worker, query = self._caller(request)
-        self._registry.heard_ping(worker, [name for name in query.get("job_id", "").split(",") if name])
+        job_ids = _query(request).get("job_id", "").split(",")
+        self._registry.heard_ping(self._caller(request), [job_id for job_id in job_ids if job_id])
         return web.Response(status=200)
 
-    def _caller(self, request: web.Request) -> tuple[Worker, dict[str, str]]:
+    def _caller(self, request: web.Request) -> Worker:
         if self._policy.check_worker_key and request.headers.get("Authorization") != self._worker_key:
             raise WireError(401, "invalid api key")
-        worker_id, query = split_path_query(request.match_info["worker"], request.query_string)
-        return self._registry.get(worker_id), query
+        return self._registry.get(request.match_info["worker"].partition("&")[0])
 
     def _job_id(self, request: web.Request) -> str:
-        return split_path_query(request.match_info["job"], "")[0]
+        return request.match_info["job"].partition("&")[0]
 
     def _next_jobs(self, worker: Worker, limit: int) -> list[Job]:
         if not self._may_take(worker):
@@ -173,6 +172,10 @@ def _message(body: bytes) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise WireError(400, "the body must be a JSON object")
     return message
+
+
+def _query(request: web.Request) -> dict[str, str]:
+    return split_path_query(request.match_info["worker"], request.query_string)[1]
 
 
 def _worker_json(body: bytes) -> web.Response:

@@ -6,6 +6,7 @@ import re
 from typing import TextIO
 
 PHASE = "phase: "
+BRIEF_LENGTH = 160
 _TROUBLE = re.compile(
     r"\b(WARN|WARNING|ERROR|CRITICAL|FATAL)\b|Traceback \(most recent call last\)|\w(Error|Exception): "
 )
@@ -17,7 +18,7 @@ class WorkerOutput:
     Args:
         terminal: where shown lines go, each behind its worker's name.
         log: gets every line, if given; whoever opened it closes it.
-        brief: show only start-up phases, warnings and errors.
+        brief: show only start-up phases, warnings and errors, long ones cut.
     """
 
     def __init__(self, terminal: TextIO, log: TextIO | None = None, *, brief: bool = False) -> None:
@@ -35,5 +36,6 @@ class WorkerOutput:
                 text = text[text.index(PHASE) :]  # what stands before it is the logger's: time, level, name
             elif not _TROUBLE.search(text):
                 return
+            text = text if len(text) <= BRIEF_LENGTH else f"{text[:BRIEF_LENGTH]}…"
         self._terminal.write(f"{worker_id} | {text}\n")
         self._terminal.flush()

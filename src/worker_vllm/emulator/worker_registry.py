@@ -60,7 +60,10 @@ class WorkerRegistry:
 
     def get(self, worker_id: str) -> Worker:
         """The worker with this id; one that calls unannounced (started by hand) is welcome."""
-        return self._workers.setdefault(worker_id, Worker(id=worker_id))
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            worker = self._workers[worker_id] = Worker(id=worker_id)
+        return worker
 
     def started(self, worker_id: str) -> None:
         """A process for this worker was started: whatever its predecessor was told is void."""
