@@ -37,6 +37,61 @@ exit codes:
 """
 
 
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--port": {
+        "type": int,
+        "help": f"port; 0 is any free one (default {DEFAULT_PORT}, or a free one when that is taken)",
+    },
+    "--host": {"default": "127.0.0.1", "help": "address to listen on (default 127.0.0.1)"},
+    "--model": {
+        "help": "MODEL_NAME for the worker: a folder or a Hugging Face name (default: the environment's)"
+    },
+    "--workers": {
+        "type": int,
+        "default": 1,
+        "metavar": "N",
+        "help": "number of workers (default 1); 0 serves workers started by hand",
+    },
+    "--rtt-ms": {
+        "type": float,
+        "default": 0.0,
+        "metavar": "MS",
+        "help": "round trip between worker and platform (live: about 100)",
+    },
+    "--api-key": {"metavar": "KEY", "help": "the only key that clients may use (default: any)"},
+    "--demo": {
+        "action": "store_true",
+        "help": "once ready, send one OpenAI chat and one native job and show the answers",
+    },
+    "--once": {"action": "store_true", "help": "--demo, then end"},
+    "--hub-test": {
+        "nargs": "?",
+        "const": "",
+        "metavar": "FILE",
+        "help": "run FILE's tests as the Hub's runner does, then end (default file: .runpod/tests.json)",
+    },
+    "--worker-command": {
+        "metavar": "CMD",
+        "help": "what to start as a worker (default: this package's worker)",
+    },
+    "--worker-log": {"metavar": "FILE", "help": "write the workers' output to FILE as well"},
+    "--strict": {
+        "action": "store_true",
+        "help": "every leniency off: keys, limits and sizes as on the live service",
+    },
+    "--set": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME=VALUE",
+        "help": "replace one of the platform's choices, e.g. take_hold_s=5",
+    },
+    "--choices": {
+        "action": "store_true",
+        "help": "show all choices, each with its default and how well it is known",
+    },
+}
+
+
 class UsageError(Exception):
     """Arguments that cannot be served; one line for the user."""
 
@@ -50,62 +105,8 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add(
-        "--port", type=int, help=f"port; 0 is any free one (default {DEFAULT_PORT}, or a free one when taken)"
-    )
-    add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    add(
-        "--model",
-        help="MODEL_NAME for the worker: a folder or a Hugging Face name (default: the environment's)",
-    )
-    add(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="number of workers; 0 serves workers started by hand",
-    )
-    add(
-        "--rtt-ms",
-        type=float,
-        default=0.0,
-        metavar="MS",
-        help="round trip between worker and platform (live: ~100)",
-    )
-    add("--api-key", metavar="KEY", help="the only key that clients may use (default: any)")
-    add(
-        "--demo",
-        action="store_true",
-        help="once ready, send one OpenAI chat and one native job and show the answers",
-    )
-    add("--once", action="store_true", help="--demo, then end")
-    add(
-        "--hub-test",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="run the tests of FILE as the Hub's runner does, then end (default file: .runpod/tests.json)",
-    )
-    add("--worker-command", metavar="CMD", help="what to start as a worker (default: this package's worker)")
-    add("--worker-log", metavar="FILE", help="write the workers' output to FILE as well")
-    add(
-        "--strict",
-        action="store_true",
-        help="every leniency off: keys, limits and sizes as on the live service",
-    )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="replace one of the platform's choices, e.g. take_hold_s=5",
-    )
-    add(
-        "--choices",
-        action="store_true",
-        help="show all choices, each with its default and how well it is known",
-    )
+    for name, options in _OPTIONS.items():
+        parser.add_argument(name, **options)
 
 
 def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
