@@ -48,6 +48,7 @@ class Environment:
         with console.phase(f"{len(pinned)} packages"):
             self._forget_half_installed()
             self._remove_dropped(console, pinned)
+            self.run(console, [*INSTALL, f"pip=={pinned['pip']}"], "installing pip")
             self._install_torch(console, pinned)
             everything = [*INSTALL, "-r", str(self.lock)]
             self.run(console, everything, "installing packages", awaited=pinned)

@@ -16,7 +16,7 @@ import pytest
 from builder import models, packages, setup, tiny_model
 from builder.console import Console
 
-LOCK = "torch==2.13.0+cpu\nuvloop==0.23.0\nvllm-cpu==0.32.0\n"
+LOCK = "pip==26.3\ntorch==2.13.0+cpu\nuvloop==0.23.0\nvllm-cpu==0.32.0\n"
 UNREACHABLE = (
     "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)'\n"
     "ERROR: No matching distribution found for torch==2.13.0+cpu\n"

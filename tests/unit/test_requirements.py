@@ -68,7 +68,7 @@ def test_an_environments_lock_has_the_same_torch_fastapi_and_sdk(lock: Path) -> 
 
 def test_the_lock_holds_what_its_source_asks_for() -> None:
     found = pins((FOLDER / "cpu.lock").read_text())
-    for source in ("cpu.in", "worker.in", "dev.in"):
+    for source in ("cpu.in", "worker.in", "dev.in", "tests.in"):
         for line in lines(FOLDER / source):
             if not line.startswith("-r "):
                 requirement = Requirement(line)

