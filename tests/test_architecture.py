@@ -56,7 +56,7 @@ MAY_IMPORT = {
 # Third parties and where they may be named; pydantic may stand everywhere. vLLM, torch and transformers stand
 # nowhere in an import: `vllm_homes` holds their addresses as data, and `vllm_compat` loads them.
 THIRD_PARTIES = {
-    "aiohttp": ("emulator", "bench"),
+    "aiohttp": ("emulator", "bench", "serverless.delivery"),
     "huggingface_hub": ("configuration.model_config",),
     "openai": ("cli.demo",),
     "psutil": ("bench",),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -125,7 +126,9 @@ class Platform:
     async def _serve(self) -> None:
         app = web.Application(client_max_size=64 * 1024**2)
         app.router.add_get("/v2/ep1/job-take/{worker}", self._take)
-        app.router.add_get("/v2/ep1/job-take-batch/{worker}", self._take)
+        app.router.add_get(
+            "/v2/ep1/job-take-batch/{worker}", self._take
+        )  # {worker} swallows a "&…" without "?"
         app.router.add_get("/v2/ep1/job-stop/{worker}", self._stop_channel)
         app.router.add_get("/v2/ep1/ping/{worker}", self._ping)
         app.router.add_post("/v2/ep1/job-{kind}/{worker}/{job}", self._post)
@@ -137,7 +140,7 @@ class Platform:
 
     async def _take(self, request: web.Request) -> web.Response:
         self.authorizations.add(request.headers.get("Authorization"))
-        wanted = int(request.query.get("batch_size", "1"))
+        wanted = int((re.search(r"batch_size=(\d+)", request.path_qs) or "=1")[0].split("=")[1])
         taken = {"wanted": wanted, "at": time.time(), "given": 0, "left": False}
         self.takes.append(taken)
         try:

@@ -19,6 +19,7 @@ from worker_vllm.errors import ApplicationError, DeadlineError, InternalError, R
 from worker_vllm.job import JobInput
 from worker_vllm.serverless import log
 from worker_vllm.serverless.cancellation import JobLease, Jobs
+from worker_vllm.serverless.error_event import error_event
 from worker_vllm.wire import clean
 
 Handler = Callable[[dict[str, Any]], AsyncGenerator[Any, None]]
@@ -142,7 +143,9 @@ class _Answer:
         if self.failure is None:
             return []
         error = clean(self.failure.to_error())
-        event = self._error_event(error) if self.failure is lease.failure else []
+        event: list[Any] = []
+        if self.failure is lease.failure and self._request is not None and self._request.stream:
+            event = error_event(self.last_chunk, error)
         is_route = self._request is not None and self._request.kind == "route"
         if self._serving.errors_as_body and is_route and isinstance(self.failure, RequestError):
             return self._error_body(error)
@@ -154,20 +157,6 @@ class _Answer:
         self.failure = failure
         if failure.fatal:
             self._serving.report(failure)
-
-    def _error_event(self, error: dict[str, Any]) -> list[Any]:
-        """The error in the form of the stream's chunks: raw SSE text, a list of parsed events, or a
-        native item (with the error inside a choice, as the native engine has it). None before the first
-        chunk."""
-        last = self.last_chunk
-        if isinstance(last, str):
-            return [sse.encode(_text({"error": error})) + sse.encode(sse.DONE)]
-        if isinstance(last, list):
-            return [[{"error": error}]]
-        if isinstance(last, dict) and self._request is not None and self._request.stream:
-            kept = {key: last[key] for key in ("prompt_index", "usage") if key in last}
-            return [{"choices": [{"tokens": [], "finish_reason": "error", "error": error}], **kept}]
-        return []
 
     def _error_body(self, error: dict[str, Any]) -> list[Any]:
         """OPENAI_ERRORS=body: the error as an answer that the gateway hands on with status 200. As text,

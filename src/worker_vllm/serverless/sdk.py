@@ -18,6 +18,7 @@ from importlib import metadata
 from typing import Any, Protocol
 
 from worker_vllm.errors import ConfigurationError
+from worker_vllm.serverless.delivery import Delivery
 from worker_vllm.serverless.handler import Handler
 from worker_vllm.serverless.intake import PromptIntake
 
@@ -92,6 +93,7 @@ def load(*, stock: bool = False) -> Serve:
     else:
         runpod = _import_without_processor_name()
         _take_promptly()
+        _deliver_surely()
         _tie_ping_to_this_process()
         _use_the_platforms_key()
 
@@ -128,6 +130,16 @@ def _take_promptly() -> None:
 
     if not issubclass(rp_scale.JobScaler, PromptIntake):
         rp_scale.JobScaler = type("PromptJobScaler", (PromptIntake, rp_scale.JobScaler), {})
+
+
+def _deliver_surely() -> None:
+    """See `delivery`. The SDK's job loop looks both functions up by these names at each call."""
+    from runpod.serverless.modules import rp_http, rp_job
+
+    has_chunk_url = rp_http.JOB_STREAM_URL_TEMPLATE.startswith("http")
+    delivery = Delivery(rp_http.JOB_DONE_URL, rp_http.JOB_STREAM_URL if has_chunk_url else None)
+    rp_job.send_result = delivery.send_result
+    rp_job.stream_result = delivery.stream_result
 
 
 def _tie_ping_to_this_process() -> None:
