@@ -6,9 +6,11 @@ SETUP = @test -n "$(PYTHON)" || { echo "set-up: Python 3.11 is missing: there is
 	"$(PYTHON)" -m builder.setup
 MODEL ?= models/smollm2-135m-instruct
 ARGS ?=
+# A worker outside this checkout to compare with, as the command that starts it.
+PEER ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-compat lint format lock clean
+.PHONY: help setup run test test-fast test-compat bench lint format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +35,15 @@ test-compat: ## the contract tests on vLLM 0.28 and 0.30, each in an environment
 	.venv-compat-0.28/bin/python -m pytest tests/contract $(wildcard tests/vllm/test_contract*.py) $(ARGS)
 	$(SETUP) --compat 0.30
 	.venv-compat-0.30/bin/python -m pytest tests/contract $(wildcard tests/vllm/test_contract*.py) $(ARGS)
+
+# On two cores the front end and the engine share the machine: only the ratios within one run mean something.
+bench: ## compare this worker, vLLM alone and vLLM's server on the CPU (PEER="COMMAND" adds another worker)
+	$(SETUP) --tests
+	@PATH="$(CURDIR)/builder/gpu/bin:$$PATH" BENCH_PYTHON=$(CURDIR)/.venv/bin/python .venv/bin/worker-vllm bench \
+		--model models/tiny-random --target worker --target raw --target serve $(if $(PEER),--target "peer=worker:$(PEER)") \
+		--engine enforce_eager=true --engine max_model_len=512 --env VLLM_CPU_KVCACHE_SPACE=1 \
+		--mode streamed,plain --concurrency 16 --max-tokens 64 --rtt-ms 20 --baseline raw \
+		--json build/bench/bench.json --text build/bench/bench.txt --svg build/bench/bench.svg $(ARGS)
 
 lint: setup ## check style, format and types
 	@.venv/bin/ruff check .

@@ -7,12 +7,14 @@ import asyncio
 import json
 import os
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from aiohttp import web
 
@@ -190,6 +192,38 @@ def test_a_worker_that_cannot_start_is_told_of_with_its_own_words(
     exit_code = _bench("--target", f"broken=worker:{command}", "--model", "m", "--logs", str(tmp_path))
     assert exit_code == 1
     assert "the weights are missing" in capsys.readouterr().out
+
+
+def test_a_benchmark_that_is_told_to_end_leaves_no_process(tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, str(_WORKER)])
+    arguments = [
+        "--target",
+        f"fake=worker:{command}",
+        "--model",
+        "m",
+        "--rounds",
+        "1000",
+        "--logs",
+        str(tmp_path),
+    ]
+    source = str(Path(bench.__file__).parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "worker_vllm", "bench", *arguments],
+        env={**os.environ, "PYTHONPATH": source},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        next(line for line in process.stdout if line.startswith("round 1,"))
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        process.stdout.close()
+    assert len(family) >= 3  # client, platform, worker
+    assert not psutil.wait_procs(family, timeout=5)[1]
 
 
 def _bench(*given: str) -> int:

@@ -106,6 +106,11 @@ def test_a_target_is_left_out_of_a_workload_whose_route_it_lacks() -> None:
     assert {run.workload for run in runs} == {_STREAMED.label}
 
 
+def test_a_route_that_no_target_has_is_an_error() -> None:
+    with pytest.raises(TargetError, match="no target has a route"):
+        _measure("in turn", [], workloads=(Workload(route="native"),))
+
+
 def test_everything_is_stopped_when_a_first_request_fails() -> None:
     diary: list[str] = []
     targets = [ScriptedTarget("a", diary), ScriptedTarget("b", diary, fails=True)]

@@ -55,7 +55,10 @@ def carry_out(
 
     Raises ChildFailed or TargetError when a target fails; whatever was started is stopped in any case.
     """
-    return (_alone if plan.order == "alone" else _together)(plan, targets, clients, tell)
+    starts, runs = (_alone if plan.order == "alone" else _together)(plan, targets, clients, tell)
+    if not runs:
+        raise TargetError("no target has a route that was asked for (native jobs need a RunPod endpoint)")
+    return starts, runs
 
 
 def _together(

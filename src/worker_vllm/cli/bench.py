@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +151,10 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     try:
         required = [_requirement(rule) for rule in args.require]
-        report = carry_out(args, environ, tell=lambda line: print(line, flush=True))
+        for path in filter(None, (args.json, args.text, args.svg)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with _interrupted_by_sigterm():
+            report = carry_out(args, environ, tell=lambda line: print(line, flush=True))
     except CommandError as error:
         print(f"worker-vllm bench: {error}")
         return 2
@@ -166,6 +171,20 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
         if path is not None:
             path.write_text(content(), encoding="utf-8")
     return _check(report, required)
+
+
+@contextlib.contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block like Ctrl-C does, so that what was started is stopped."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _svg(report: Any) -> str:
