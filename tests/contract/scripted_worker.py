@@ -41,6 +41,8 @@ def note(event: str, **details: Any) -> None:
 class ScriptedHost:
     capacity = 300
     errored = False
+    unfinished_requests = 0
+    step_count = 0
 
     async def ready(self) -> None:
         await asyncio.sleep(float(os.environ.get("SCRIPT_READY_SECONDS", "0")))
@@ -66,8 +68,10 @@ class ScriptedEngine:
         text = job.prompts[0] if job.kind == "prompt" else job.body["messages"][0]["content"]
         note("began", id=request_id)
         how = "closed"
+        self._host.unfinished_requests += 1
         try:
             for verb, *rest in json.loads(text):
+                self._host.step_count += 1
                 if verb == "yield":
                     yield rest[0]
                 elif verb == "sleep":
@@ -91,6 +95,7 @@ class ScriptedEngine:
             how = "cancelled"
             raise
         finally:
+            self._host.unfinished_requests -= 1
             note("ended", id=request_id, how=how)
 
 

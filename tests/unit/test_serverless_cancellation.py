@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from worker_vllm.errors import DeadlineError, RequestError, ShuttingDownError
-from worker_vllm.serverless.cancellation import JobLease, Jobs
+from worker_vllm.serverless.cancellation import JobLease, Jobs, Limit
 
 
 class Stream:
@@ -164,7 +164,7 @@ async def test_time_counts_only_where_it_is_counted() -> None:
     failures: list[Any] = []
 
     async def handle() -> None:
-        lease = jobs.open(stream.run(), seconds=1.0, late=late)
+        lease = jobs.open(stream.run(), limits=[Limit(1.0, late)])
         await lease.next()
         lease_made.set()
         try:

@@ -44,6 +44,7 @@ class Serving:
         self.native = engine
         self.openai = engine
         self.request_timeout_seconds: float | None = None
+        self.first_token_seconds: float | None = None
         self.errors_as_body = errors_as_body
         self.reported: list[errors.WorkerError] = []
 
@@ -265,3 +266,25 @@ async def test_the_platforms_time_limit_goes_before_the_workers(policy: Any, sec
     assert "error" not in (await asyncio.get_running_loop().create_task(drive(seconds / 2 - 0.1)))[-1]
     last = (await asyncio.get_running_loop().create_task(drive(seconds + 0.1)))[-1]
     assert failure(last)["code"] == 504
+
+
+async def test_a_first_token_that_does_not_come_is_a_504_and_one_that_came_counts() -> None:
+    async def drive(chunks: int) -> list[Any]:
+        serving = Serving(ScriptedEngine(*(["a"] * chunks)))
+        serving.first_token_seconds = 2.0
+        waits = asyncio.Event()
+
+        async def ready() -> None:
+            if not chunks:
+                await waits.wait()
+
+        serving.ready = ready  # type: ignore[method-assign]
+        asyncio.get_running_loop().call_later(0.01, serving.jobs.grow_older, 3.0)
+        found = []
+        async for item in make_handler(serving)(chat(stream=True)):
+            found.append(item)
+            await asyncio.sleep(0.02)
+        return found
+
+    assert failure((await asyncio.get_running_loop().create_task(drive(0)))[-1])["code"] == 504
+    assert await asyncio.get_running_loop().create_task(drive(2)) == ["a", "a"]

@@ -30,6 +30,34 @@ async def test_a_pause_of_the_process_counts_as_two_intervals_at_most() -> None:
     assert all(tick <= 0.02 for tick in ticks)
 
 
+def progress(busy: list[bool], steps: list[int | None]) -> health.Progress:
+    return health.Progress(lambda: busy[0], lambda: steps[0], limit_seconds=1.0)
+
+
+def test_steps_and_idleness_are_progress() -> None:
+    busy, steps = [True], [0]
+    watched = progress(busy, steps)  # type: ignore[arg-type]
+    for _ in range(10):
+        steps[0] += 1
+        watched.tick(0.5)
+    assert not watched.stalled
+    watched.tick(0.5)
+    busy[0] = False
+    watched.tick(0.5)
+    busy[0] = True
+    watched.tick(0.5)
+    assert not watched.stalled
+    watched.tick(0.5)
+    assert watched.stalled
+
+
+def test_without_statistics_nothing_is_ever_stalled() -> None:
+    watched = progress([True], [None])
+    for _ in range(10):
+        watched.tick(1.0)
+    assert not watched.stalled
+
+
 def test_the_last_resort_ends_a_process_whose_main_thread_hangs() -> None:
     code = (
         "import time, sys; sys.path.insert(0, 'src'); from worker_vllm.serverless import health\n"
@@ -48,14 +76,15 @@ def test_the_last_resort_can_be_called_off() -> None:
     assert not timer.is_alive()
 
 
-def test_exiting_takes_the_children_along() -> None:
+def test_exiting_takes_children_and_grandchildren_along() -> None:
     code = (
-        "import multiprocessing, sys, time; sys.path.insert(0, 'src')\n"
+        "import subprocess, sys; sys.path.insert(0, 'src')\n"
         "from worker_vllm.serverless import health\n"
-        "child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))\n"
-        "child.start(); print(child.pid, flush=True); health.exit_now(4)"
+        "child = subprocess.Popen(['sh', '-c', 'sleep 60 & echo $! $$; wait'], stdout=subprocess.PIPE)\n"
+        "print(child.stdout.readline().decode(), flush=True); health.exit_now(4)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert ended.returncode == 4
-    stat = Path(f"/proc/{int(ended.stdout)}/stat")
-    assert not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    for pid in ended.stdout.split():
+        stat = Path(f"/proc/{pid}/stat")
+        assert not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"

@@ -19,6 +19,8 @@ from worker_vllm.serverless.service import Service
 class FakeHost:
     def __init__(self) -> None:
         self.errored = False
+        self.unfinished_requests = 0
+        self.step_count: int | None = 0
         self.readies = 0
         self.closes = 0
         self.failure: Exception | None = None
@@ -139,6 +141,24 @@ async def test_a_dead_engine_is_noticed_without_any_request(
     assert worker.exit_code == health.EXIT_ENGINE_DEAD
     assert heard == [signal.SIGTERM]
     assert exits.asked[0][0] <= 9
+
+
+async def test_an_engine_that_holds_requests_and_makes_no_step_counts_as_dead(
+    heard: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health.watch, "__defaults__", (0.01,))
+    host, engine = FakeHost(), NoEngine()
+    worker = Service(
+        host, engine, engine, capacity=1, grace_seconds=1, stall_seconds=0.05, exit_later=Exits().later
+    )
+    await worker.ready()
+    await asyncio.sleep(0.1)
+    assert worker.exit_code == health.EXIT_STOPPED, "an idle engine makes no steps either"
+    host.unfinished_requests = 1
+    job = Job(worker)
+    await asyncio.wait_for(job.task, 2)
+    assert isinstance(job.failure, errors.EngineDeadError)
+    assert "hangs" in job.failure.message
 
 
 async def test_a_jobs_report_of_a_dead_engine_is_enough_and_counts_once(heard: list[int]) -> None:

@@ -37,14 +37,19 @@ class EngineLoad:
     """The scheduler's figures after its latest step, over all engines (data parallelism has several).
 
     They stay at zero where the operator has switched vLLM's statistics off.
+
+    Attributes:
+        step_count: how many steps have been seen.
     """
 
     def __init__(self) -> None:
         self._steps: dict[int, Any] = {}
+        self.step_count = 0
 
     def note(self, engine_index: int, stats: Any) -> None:
         """Take the statistics of one step."""
         self._steps[engine_index] = stats
+        self.step_count += 1
 
     @property
     def running(self) -> int:
@@ -151,6 +156,11 @@ class EngineHost:
     def unfinished_requests(self) -> int:
         """Engine requests that have begun and not ended, sequences of one request counted singly."""
         return int(self.llm.output_processor.get_num_unfinished_requests())
+
+    @property
+    def step_count(self) -> int | None:
+        """How many steps the engine has made; None where vLLM's statistics are off and nobody knows."""
+        return None if self.args.disable_log_stats else self.load.step_count
 
     async def attend(self, chunks: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """Pass one job's chunks on, and leave nothing of it in the engine where that ends before its end.

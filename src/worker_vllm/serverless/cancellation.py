@@ -11,13 +11,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from worker_vllm.errors import WorkerError
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of a job's time.
+
+    Attributes:
+        seconds: the job's age at which it fails with `late`,
+        is_met: unless this is true by then.
+    """
+
+    seconds: float
+    late: WorkerError
+    is_met: Callable[[], bool] = lambda: False
 
 
 class Jobs:
@@ -39,20 +54,17 @@ class Jobs:
         self,
         stream: AsyncGenerator[Any, None],
         *,
-        seconds: float | None = None,
-        late: WorkerError | None = None,
+        limits: Sequence[Limit] = (),
         on_release: Callable[[], None] = lambda: None,
     ) -> JobLease:
         """A lease on `stream` for the job whose task is running now.
 
         Args:
             stream: the job's chunks; nobody else reads or closes it.
-            seconds: how long the job may take, and `late` is what it fails with then. None: no limit.
+            limits: of the job's time.
             on_release: called once, when the job has ended for the worker; delivery may still go on.
         """
-        lease = JobLease(self, stream, on_release)
-        if seconds is not None and late is not None:
-            lease.limit(seconds, late)
+        lease = JobLease(self, stream, limits, on_release)
         if self._refusal is not None:
             lease.fail(self._refusal)
         return lease
@@ -99,7 +111,13 @@ class JobLease:
     loop; `release` closes what is left and is called by whichever end comes first.
     """
 
-    def __init__(self, jobs: Jobs, stream: AsyncGenerator[Any, None], on_release: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        stream: AsyncGenerator[Any, None],
+        limits: Sequence[Limit],
+        on_release: Callable[[], None],
+    ) -> None:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a job's handler runs in a task")
@@ -112,8 +130,8 @@ class JobLease:
         self._posting = False
         self._exhausted = False
         self._released = False
-        self._seconds_left: float | None = None
-        self._late: WorkerError | None = None
+        self._limits = limits
+        self._age_seconds = 0.0
         jobs._add(self)
         task.add_done_callback(self._task_done)
 
@@ -161,17 +179,12 @@ class JobLease:
             self._interrupting = True
             self._task.cancel()
 
-    def limit(self, seconds: float, late: WorkerError) -> None:
-        """Fail the job with `late` once `grow_older` has counted `seconds`."""
-        self._seconds_left, self._late = seconds, late
-
     def grow_older(self, seconds: float) -> None:
         """See `Jobs.grow_older`."""
-        if self._seconds_left is None or self._late is None:
-            return
-        self._seconds_left -= seconds
-        if self._seconds_left <= 0:
-            self.fail(self._late)
+        self._age_seconds += seconds
+        for limit in self._limits:
+            if self._age_seconds >= limit.seconds and not limit.is_met():
+                self.fail(limit.late)
 
     def release(self) -> None:
         """The job has ended for the worker: close the stream where it has not ended by itself. Repeatable."""

@@ -18,7 +18,7 @@ from worker_vllm.engine.record import JobRecord, current_record
 from worker_vllm.errors import ApplicationError, DeadlineError, InternalError, RequestError, WorkerError
 from worker_vllm.job import JobInput
 from worker_vllm.serverless import log
-from worker_vllm.serverless.cancellation import JobLease, Jobs
+from worker_vllm.serverless.cancellation import JobLease, Jobs, Limit
 from worker_vllm.serverless.error_event import error_event
 from worker_vllm.wire import clean
 
@@ -47,6 +47,7 @@ class Serving(Protocol):
     native: Engine
     openai: Engine
     request_timeout_seconds: float | None
+    first_token_seconds: float | None
     errors_as_body: bool
 
     def ready(self) -> Awaitable[None]:
@@ -68,8 +69,7 @@ def make_handler(serving: Serving) -> Handler:
         answer = _Answer(serving, job)
         lease = serving.jobs.open(
             answer.chunks(),
-            seconds=_time_limit(job, serving.request_timeout_seconds),
-            late=DeadlineError("the job's time ran out"),
+            limits=answer.limits(),
             on_release=answer.log_end,
         )
         try:
@@ -98,6 +98,16 @@ class _Answer:
         self._job = job
         self._request: JobInput | None = None
         current_record.set(self.record)  # the SDK's task is this job's own, so nobody has to take it back
+
+    def limits(self) -> list[Limit]:
+        """The job's own limit goes before the worker's; its first token may have one besides."""
+        limits = []
+        if total := _platform_limit(self._job) or self._serving.request_timeout_seconds:
+            limits.append(Limit(total, DeadlineError("the job's time ran out")))
+        if first := self._serving.first_token_seconds:
+            late = DeadlineError(f"there was no first token within {first:g} s")
+            limits.append(Limit(first, late, self._has_begun))
+        return limits
 
     async def chunks(self) -> AsyncGenerator[Any, None]:
         """The job's chunks as JSON that the SDK can send: it breaks on lone surrogates and emits NaN as
@@ -151,6 +161,9 @@ class _Answer:
             return self._error_body(error)
         return [*event, {"error": _text(error)}]
 
+    def _has_begun(self) -> bool:
+        return self.record.first_token_at is not None or self.last_chunk is not None
+
     def _fail(self, failure: WorkerError) -> None:
         self.record.finished_at = time.monotonic()
         self.record.error_code = failure.code
@@ -171,14 +184,15 @@ class _Answer:
         return [sse.encode(_text(body)) + sse.encode(sse.DONE) if streamed else _text(body)]
 
 
-def _time_limit(job: dict[str, Any], default_seconds: float | None) -> float | None:
-    """Seconds this job may take: the platform's executionTimeout (milliseconds) where the job carries one."""
+def _platform_limit(job: dict[str, Any]) -> float | None:
+    """Seconds until shortly before the platform's executionTimeout (milliseconds), where the job carries
+    one."""
     policy = job.get("policy")
     milliseconds = policy.get("executionTimeout") if isinstance(policy, dict) else None
-    if isinstance(milliseconds, (int, float)) and not isinstance(milliseconds, bool) and milliseconds > 0:
-        seconds = milliseconds / 1000
-        return seconds - min(seconds * _MARGIN_SHARE, _MARGIN_SECONDS)
-    return default_seconds
+    if not isinstance(milliseconds, int | float) or isinstance(milliseconds, bool) or milliseconds <= 0:
+        return None
+    seconds = milliseconds / 1000
+    return seconds - min(seconds * _MARGIN_SHARE, _MARGIN_SECONDS)
 
 
 def _text(value: Any) -> str:

@@ -12,13 +12,15 @@ Exit codes (also in `worker-vllm run --help`):
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 EXIT_STOPPED = 0
 EXIT_ENGINE_DEAD = 4
@@ -29,6 +31,39 @@ WATCH_SECONDS = 0.25
 engine that dies while nobody asks it for anything."""
 
 logger = logging.getLogger(__name__)
+
+
+class Progress:
+    """Whether the engine gets on with what it holds. vLLM reports a process that hangs as healthy.
+
+    Args:
+        is_busy: whether requests are unfinished.
+        step_count: how many steps the engine has made; None where nobody knows, and then nothing is ever
+        stalled. limit_seconds: busy for so long without a step counts as stalled.
+    """
+
+    def __init__(
+        self, is_busy: Callable[[], bool], step_count: Callable[[], int | None], limit_seconds: float
+    ) -> None:
+        self._is_busy = is_busy
+        self._step_count = step_count
+        self._limit_seconds = limit_seconds
+        self._last_count: int | None = None
+        self._idle_seconds = 0.0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the limit is reached."""
+        return self._idle_seconds >= self._limit_seconds
+
+    def tick(self, seconds: float) -> None:
+        """Look again; `seconds` have passed in which the engine could have run."""
+        count = self._step_count()
+        if count is None or count != self._last_count or not self._is_busy():
+            self._idle_seconds = 0.0
+        else:
+            self._idle_seconds += seconds
+        self._last_count = count
 
 
 async def watch(
@@ -69,21 +104,32 @@ def exit_later(seconds: float, exit_code: Callable[[], int]) -> threading.Timer:
 
 
 def exit_now(exit_code: int) -> None:
-    """End the process and its direct children at once: no clean-up but flushing what has been written.
+    """End the process and its children at once: no clean-up but flushing what has been written.
 
     The children matter where Python is not PID 1: the SDK's ping process, left alone, would go on telling the
     platform that the worker lives.
     """
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe must not keep the process
             stream.flush()
-        except (OSError, ValueError):
-            continue  # a closed pipe must not keep the process
     end_children()
     os._exit(exit_code)
 
 
 def end_children() -> None:
-    """Kill this process's `multiprocessing` children."""
-    for child in multiprocessing.active_children():
-        child.kill()
+    """Kill what this process has started, and what that has started: vLLM's engine process has workers of
+    its own."""
+    for pid in _descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Process ids below `pid`, parents first. Collected before the first is killed: the orphans move
+    elsewhere."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            for child in map(int, children.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found

@@ -38,6 +38,14 @@ class Host(Protocol):
     def errored(self) -> bool:
         """Whether the engine is dead."""
 
+    @property
+    def unfinished_requests(self) -> int:
+        """Requests that the engine holds."""
+
+    @property
+    def step_count(self) -> int | None:
+        """Steps that the engine has made; None where nobody knows."""
+
     async def ready(self) -> None:
         """Bring up what is bound to the running loop. Raises WorkerError."""
 
@@ -52,7 +60,9 @@ class Service:
         host: the engine's owner; it is started already and is stopped by whoever made it.
         capacity: jobs taken at once. Constant: a changing figure makes the SDK wait until no job is left.
         grace_seconds: how long jobs may go on after SIGTERM.
+        stall_seconds: an engine that holds requests and makes no step for so long counts as dead.
         request_timeout_seconds: how long a job may take that says nothing itself; None means no limit.
+        first_token_seconds: how long it may take to its first token; None means no limit of its own.
         errors_as_body: OPENAI_ERRORS=body.
         exit_later: see `health.exit_later`; tests replace it.
     """
@@ -65,7 +75,9 @@ class Service:
         *,
         capacity: int,
         grace_seconds: float,
+        stall_seconds: float = 300.0,
         request_timeout_seconds: float | None = None,
+        first_token_seconds: float | None = None,
         errors_as_body: bool = False,
         phases: Phases | None = None,
         exit_later: Callable[[float, Callable[[], int]], threading.Timer] = health.exit_later,
@@ -74,12 +86,16 @@ class Service:
         self.native = native
         self.openai = openai
         self.request_timeout_seconds = request_timeout_seconds
+        self.first_token_seconds = first_token_seconds
         self.errors_as_body = errors_as_body
         self.exit_code = health.EXIT_STOPPED
         self._host = host
         self._capacity = capacity
         self._grace_seconds = grace_seconds
         self._exit_later = exit_later
+        self._progress = health.Progress(
+            lambda: host.unfinished_requests > 0, lambda: host.step_count, stall_seconds
+        )
         self._phases = phases or Phases()
         self._ready: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,16 +126,23 @@ class Service:
         if self._ready is None:
             loop = asyncio.get_running_loop()
             self._ready = self._keep(self._make_ready())
-            self._keep(
-                health.watch(
-                    lambda: self._host.errored,
-                    lambda: self._leave(health.EXIT_ENGINE_DEAD, EngineDeadError("the engine died")),
-                    self.jobs.grow_older,
-                )
-            )
+            self._keep(health.watch(self._engine_is_gone, self._engine_gone, self._tick))
             self._keep(self._close_with_the_loop())
             self._chain_signals(loop)
         return self._ready
+
+    def _engine_is_gone(self) -> bool:
+        return self._host.errored or self._progress.stalled
+
+    def _engine_gone(self) -> None:
+        how = "hangs" if self._progress.stalled else "died"
+        self._leave(
+            health.EXIT_ENGINE_DEAD, EngineDeadError(f"the engine {how}; this worker is leaving service")
+        )
+
+    def _tick(self, seconds: float) -> None:
+        self.jobs.grow_older(seconds)
+        self._progress.tick(seconds)
 
     async def _make_ready(self) -> None:
         try:

@@ -108,7 +108,9 @@ def _serve(settings: WorkerSettings, engines: Engines, phases: Phases) -> int:
         engines.openai,
         capacity=settings.max_concurrency or min(engines.host.capacity, MAX_DEFAULT_CONCURRENCY),
         grace_seconds=settings.shutdown_grace_s,
+        stall_seconds=settings.engine_stall_s,
         request_timeout_seconds=settings.request_timeout_s,
+        first_token_seconds=settings.first_token_timeout_s,
         errors_as_body=settings.openai_errors == "body",
         phases=phases,
     )
