@@ -16,8 +16,8 @@ WorkerError
       ├── ConfigurationError      bad settings, all problems at once; a restart cannot mend it
       └── EngineStartError        the engine could not be built
 
-`code` is the HTTP status as a number, which is what vLLM's own error bodies carry, so a client reads one shape
-whichever side refused it.
+`code` is the HTTP status as a number, which is what vLLM's own error bodies carry, so a client reads one
+shape whichever side refused it.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class WorkerError(Exception):
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
     def to_json(self) -> str:
-        """`to_error` as JSON text: what stands under `error` at the RunPod edge, where the SDK applies `str()`
-        to whatever it finds (runpod rp_job.py), so that only text survives."""
+        """`to_error` as JSON text: what stands under `error` at the RunPod edge, where the SDK applies
+        `str()` to whatever it finds (runpod rp_job.py), so that only text survives."""
         return json.dumps(self.to_error(), ensure_ascii=False)
 
 
@@ -155,6 +155,10 @@ class StartupFailure(WorkerError):
     exit_code = 3
     permanent = False
 
+    def in_one_line(self) -> str:
+        """What failed and why, as one line."""
+        return " ".join(line.strip() for line in self.message.splitlines())
+
 
 class ConfigurationError(StartupFailure):
     """Settings that cannot work.
@@ -171,6 +175,10 @@ class ConfigurationError(StartupFailure):
         count = len(self.problems)
         head = f"bad configuration ({count} problem{'' if count == 1 else 's'})"
         super().__init__("\n".join([f"{head}:", *(f"  - {problem}" for problem in self.problems)]))
+
+    def in_one_line(self) -> str:
+        """See `StartupFailure.in_one_line`."""
+        return "bad configuration: " + "; ".join(self.problems)
 
 
 class EngineStartError(StartupFailure):

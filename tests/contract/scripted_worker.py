@@ -9,7 +9,8 @@ A job's prompt (or first message) is a JSON list of steps, run in order:
     ["tokens", count, seconds]  so many, one every so many seconds, grouped to the platform's pace
 
 Environment: SCRIPT_EVENTS (a file that gets a line of JSON per event), SCRIPT_READY_SECONDS,
-SCRIPT_READY_FAILS, SCRIPT_START_SECONDS, SCRIPT_START_FAILS, SCRIPT_STOP_HANGS, SCRIPT_STOCK_SDK.
+SCRIPT_READY_FAILS, SCRIPT_START_SECONDS, SCRIPT_START_FAILS, SCRIPT_STOP_HANGS, SCRIPT_STOCK_SDK,
+SCRIPT_ANSWERS.
 """
 
 from __future__ import annotations
@@ -136,5 +137,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except errors.StartupFailure as failure:
+        if "SCRIPT_ANSWERS" in os.environ:
+            sys.exit(start.answer(failure, os.environ))
         print(f"cannot start: {failure}", file=sys.stderr)
         sys.exit(failure.exit_code)

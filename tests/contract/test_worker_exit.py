@@ -1,5 +1,9 @@
-"""The ways out of service: engine death, stop signals, failed starts. Each ends with its own exit code,
-and with nothing left behind."""
+"""The ways out of service: engine death, stop signals, failed starts. Each ends with its own exit code, and
+with nothing left behind.
+
+Each test ends a worker of its own, with a platform of its own. They are all started at once, so that one's
+imports run while another one's grace period does.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 import pytest
 
@@ -16,156 +21,200 @@ from tests.contract.scripted_platform import Platform, Worker, chat, is_running,
 ITEM = {"choices": [{"tokens": ["x"]}]}
 STUCK = ["stuck"]
 
-
-@pytest.fixture
-def platform() -> Iterator[Platform]:
-    platform = Platform()
-    platform.start()
-    yield platform
-    platform.stop()
-
-
-def in_service(platform: Platform) -> None:
-    platform.wait_for(lambda: platform.takes and platform.pings, 60)
-
-
-def pings_end(worker: Worker, platform: Platform, children: list[int]) -> None:
-    platform.wait_for(lambda: not any(is_running(child) for child in children), 5)
-
-
-def code_of(platform: Platform, job_id: str) -> int:
-    return json.loads(platform.done(job_id)["error"])["code"]
+ENVIRONMENTS = {
+    "hangs": {"SCRIPT_STOP_HANGS": "1"},
+    "dies": {},
+    "dies, stock": {"SCRIPT_STOCK_SDK": "1"},
+    "drains": {},
+    "closing": {},
+    "grace": {"SHUTDOWN_GRACE_S": "1"},
+    "second signal": {"SHUTDOWN_GRACE_S": "60"},
+    "killed": {},
+    "no engine": {"SCRIPT_START_FAILS": "weights are larger than the GPU"},
+    "answers": {"SCRIPT_START_FAILS": "no such model", "SCRIPT_ANSWERS": "1"},
+    "no app": {"SCRIPT_READY_FAILS": "bad chat template"},
+    "slow to get ready": {"SCRIPT_READY_SECONDS": "1.5"},
+    "slow to start": {"SCRIPT_START_SECONDS": "60"},
+}
 
 
-@pytest.mark.parametrize("stock", [False, True], ids=["changed SDK", "stock SDK"])
+@dataclass
+class Scene:
+    platform: Platform
+    worker: Worker
+
+    def in_service(self) -> list[int]:
+        """Wait for the first poll and ping; the worker's children."""
+        self.platform.wait_for(lambda: self.platform.takes and self.platform.pings, 60)
+        children = self.worker.children()
+        assert children, "the ping process"
+        return children
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.worker.process.send_signal(number)
+
+    def exit_code(self, seconds: float = 8.0) -> int:
+        return self.worker.process.wait(seconds)
+
+    def error_of(self, job_id: str, seconds: float = 8.0) -> dict:
+        return json.loads(self.platform.done(job_id, seconds)["error"])
+
+    def nothing_is_left(self, children: list[int]) -> None:
+        self.platform.wait_for(lambda: not any(is_running(child) for child in children), 5)
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+    with ExitStack() as stack:
+        scenes = {}
+        for name, environment in ENVIRONMENTS.items():
+            platform = Platform()
+            platform.start()
+            stack.callback(platform.stop)
+            directory = tmp_path_factory.mktemp(name.replace(" ", "-").replace(",", ""))
+            worker = stack.enter_context(running_worker(platform, directory, **environment))
+            scenes[name] = Scene(platform, worker)
+        yield scenes
+
+
+@pytest.fixture(scope="module")
+def hanging(scenes: dict[str, Scene]) -> tuple[Scene, list[int]]:
+    """A worker whose engine has just died, and whose clean-up hangs; looked at by the last test."""
+    scene = scenes["hangs"]
+    children = scene.in_service()
+    scene.platform.offer(native("last", ["yield", ITEM], ["die"]))
+    scene.platform.done("last")
+    return scene, children
+
+
+@pytest.mark.parametrize("name", ["dies", "dies, stock"])
 def test_a_dead_engine_fails_every_job_and_ends_the_worker(
-    platform: Platform, tmp_path: Path, stock: bool
+    scenes: dict[str, Scene], hanging: object, name: str
 ) -> None:
-    extra = {"SCRIPT_STOCK_SDK": "1"} if stock else {}
-    with running_worker(platform, tmp_path, **extra) as worker:
-        in_service(platform)
-        children = worker.children()
-        platform.offer(
-            native("waits", STUCK),
-            chat("streams", ["yield", "data: 1\n\n"], STUCK),
-            native("told", ["sleep", 1.0], ["fail", "EngineDeadError", "the engine died"]),
-        )
-        platform.wait_for(lambda: platform.streamed("streams") and worker.began("told"))
-        died_at = time.time()
-        platform.offer(native("kills", ["die"], STUCK))
-        for job_id in ("waits", "streams", "told", "kills"):
-            error = json.loads(platform.done(job_id, 6)["error"])
-            assert (error["type"], error["code"]) == ("EngineDeadError", 500)
-        assert time.time() - died_at < 5
-        assert platform.streamed("streams")[-1].endswith("data: [DONE]\n\n")
-        assert worker.process.wait(10) == 4
-        assert time.time() - died_at < 10
-        pings_end(worker, platform, children)
-        takes = len(platform.takes)
-        time.sleep(0.5)
-        assert len(platform.takes) == takes
-        if not stock:
-            assert worker.events[-1]["event"] == "host stopped"
+    scene, platform, worker = scenes[name], scenes[name].platform, scenes[name].worker
+    children = scene.in_service()
+    platform.offer(
+        native("waits", STUCK),
+        chat("streams", ["yield", "data: 1\n\n"], STUCK),
+        native("told", ["sleep", 1.0], ["fail", "EngineDeadError", "the engine died"]),
+    )
+    platform.wait_for(lambda: platform.streamed("streams") and worker.began("told"))
+    died_at = time.time()
+    platform.offer(native("kills", ["die"], STUCK))
+    for job_id in ("waits", "streams", "told", "kills"):
+        error = scene.error_of(job_id)
+        assert (error["type"], error["code"]) == ("EngineDeadError", 500)
+    assert time.time() - died_at < 5
+    assert platform.streamed("streams")[-1].endswith("data: [DONE]\n\n")
+    assert scene.exit_code(10) == 4
+    assert time.time() - died_at < 10
+    scene.nothing_is_left(children)
+    takes = len(platform.takes)
+    time.sleep(0.3)
+    assert len(platform.takes) == takes
+    if name == "dies":
+        assert [event["event"] for event in worker.events[-2:]] == ["host closed", "host stopped"]
+
+
+def test_sigterm_lets_jobs_finish_and_exits_zero(scenes: dict[str, Scene]) -> None:
+    scene, platform, worker = scenes["drains"], scenes["drains"].platform, scenes["drains"].worker
+    children = scene.in_service()
+    platform.offer(native("drains", ["yield", ITEM], ["sleep", 1.5], ["yield", ITEM]))
+    platform.wait_for(lambda: platform.streamed("drains"))
+    scene.stop()
+    platform.wait_for(lambda: platform.takes[-1]["left"], 3)
+    platform.offer(native("too-late", ["yield", ITEM]))
+    assert platform.done("drains") == {"output": [ITEM, ITEM]}
+    assert scene.exit_code() == 0
+    assert not worker.began("too-late")
+    assert [event["event"] for event in worker.events[-2:]] == ["host closed", "host stopped"]
+    scene.nothing_is_left(children)
+
+
+def test_a_job_handed_over_at_the_stop_is_run(scenes: dict[str, Scene]) -> None:
+    scene, platform = scenes["closing"], scenes["closing"].platform
+    scene.in_service()
+    scene.stop()
+    platform.offer(native("just-in-time", ["sleep", 0.5], ["yield", ITEM]))
+    assert scene.exit_code() == 0
+    given = sum(take["given"] for take in platform.takes)
+    assert given == len([post for post in platform.posts if post.kind == "done"])
+
+
+def test_the_grace_period_ends_jobs_with_a_retryable_error(scenes: dict[str, Scene]) -> None:
+    scene, platform = scenes["grace"], scenes["grace"].platform
+    scene.in_service()
+    platform.offer(native("endless", ["yield", ITEM], STUCK))
+    platform.wait_for(lambda: platform.streamed("endless"))
+    scene.stop()
+    assert scene.error_of("endless")["code"] == 503
+    assert scene.exit_code() == 0
+
+
+def test_a_second_signal_does_not_wait_for_the_grace_period(scenes: dict[str, Scene]) -> None:
+    scene = scenes["second signal"]
+    scene.in_service()
+    scene.platform.offer(native("endless", STUCK))
+    scene.platform.wait_for(lambda: scene.worker.began("endless"))
+    scene.stop()
+    time.sleep(0.3)
+    scene.stop(signal.SIGINT)
+    assert scene.error_of("endless")["code"] == 503
+    assert scene.exit_code() == 0
+
+
+def test_sigkill_takes_the_ping_process_along(scenes: dict[str, Scene]) -> None:
+    scene = scenes["killed"]
+    children = scene.in_service()
+    scene.worker.process.kill()
+    scene.worker.process.wait()
+    scene.nothing_is_left(children)
+
+
+def test_a_failed_start_takes_no_job_and_says_why_last(scenes: dict[str, Scene]) -> None:
+    scene = scenes["no engine"]
+    assert scene.exit_code(60) == 3
+    assert scene.worker.log.splitlines()[-1] == "cannot start: weights are larger than the GPU"
+    assert not scene.platform.takes
+
+
+def test_a_worker_told_to_answer_fails_each_job_with_the_reason(scenes: dict[str, Scene]) -> None:
+    scene = scenes["answers"]
+    scene.platform.offer(native("first", ["yield", ITEM]), native("second", ["yield", ITEM]))
+    for job_id in ("first", "second"):
+        assert scene.error_of(job_id, 60)["message"] == "the worker cannot start: no such model"
+    scene.stop()
+    assert scene.exit_code() == 0
+
+
+def test_an_app_that_cannot_be_built_is_a_failed_start(scenes: dict[str, Scene]) -> None:
+    scene = scenes["no app"]
+    assert scene.exit_code(60) == 3
+    assert scene.worker.log.splitlines()[-1] == "cannot start: bad chat template"
+    assert not scene.platform.takes
+    assert scene.worker.events[-1]["event"] == "host stopped"
+
+
+def test_no_job_is_taken_before_the_engine_is_ready(scenes: dict[str, Scene]) -> None:
+    scene = scenes["slow to get ready"]
+    scene.platform.offer(native("first", ["yield", ITEM]))
+    assert scene.platform.done("first", 60) == {"output": [ITEM]}
+    ready = next(event["at"] for event in scene.worker.events if event["event"] == "ready")
+    assert scene.platform.takes[0]["at"] >= ready - 0.01
+
+
+def test_sigterm_while_the_engine_starts_ends_it_at_once(scenes: dict[str, Scene]) -> None:
+    scene = scenes["slow to start"]
+    scene.platform.wait_for(lambda: scene.worker.events, 60)
+    scene.stop()
+    assert scene.exit_code() == 0
 
 
 def test_a_dead_engine_ends_an_idle_worker_even_when_its_clean_up_hangs(
-    platform: Platform, tmp_path: Path
+    hanging: tuple[Scene, list[int]],
 ) -> None:
-    with running_worker(platform, tmp_path, SCRIPT_STOP_HANGS="1") as worker:
-        in_service(platform)
-        children = worker.children()
-        began = time.time()
-        platform.offer(native("last", ["yield", ITEM], ["die"]))
-        assert platform.done("last")
-        assert worker.process.wait(12) == 4
-        assert time.time() - began < 11
-        pings_end(worker, platform, children)
-
-
-def test_sigterm_lets_jobs_finish_and_exits_zero(platform: Platform, tmp_path: Path) -> None:
-    with running_worker(platform, tmp_path) as worker:
-        in_service(platform)
-        children = worker.children()
-        platform.offer(native("drains", ["yield", ITEM], ["sleep", 1.5], ["yield", ITEM]))
-        platform.wait_for(lambda: platform.streamed("drains"))
-        worker.process.send_signal(signal.SIGTERM)
-        platform.wait_for(lambda: platform.takes[-1]["left"], 3)
-        platform.offer(native("too late", ["yield", ITEM]))
-        assert platform.done("drains") == {"output": [ITEM, ITEM]}
-        assert worker.process.wait(5) == 0
-        assert not worker.began("too_late")
-        assert [event["event"] for event in worker.events[-2:]] == ["host closed", "host stopped"]
-        pings_end(worker, platform, children)
-
-
-def test_a_job_handed_over_at_the_stop_is_run(platform: Platform, tmp_path: Path) -> None:
-    with running_worker(platform, tmp_path) as worker:
-        in_service(platform)
-        worker.process.send_signal(signal.SIGTERM)
-        platform.offer(native("just in time", ["sleep", 0.5], ["yield", ITEM]))
-        assert worker.process.wait(10) == 0
-        given = sum(take["given"] for take in platform.takes)
-        assert given in (0, 1)
-        assert given == len([post for post in platform.posts if post.kind == "done"])
-
-
-def test_the_grace_period_ends_jobs_with_a_retryable_error(platform: Platform, tmp_path: Path) -> None:
-    with running_worker(platform, tmp_path, SHUTDOWN_GRACE_S="1") as worker:
-        in_service(platform)
-        platform.offer(native("endless", ["yield", ITEM], STUCK))
-        platform.wait_for(lambda: platform.streamed("endless"))
-        worker.process.send_signal(signal.SIGTERM)
-        assert code_of(platform, "endless") == 503
-        assert worker.process.wait(5) == 0
-
-
-def test_a_second_signal_does_not_wait_for_the_grace_period(platform: Platform, tmp_path: Path) -> None:
-    with running_worker(platform, tmp_path, SHUTDOWN_GRACE_S="60") as worker:
-        in_service(platform)
-        platform.offer(native("endless", STUCK))
-        platform.wait_for(lambda: worker.began("endless"))
-        worker.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        worker.process.send_signal(signal.SIGINT)
-        assert code_of(platform, "endless") == 503
-        assert worker.process.wait(5) == 0
-
-
-def test_sigkill_takes_the_ping_process_along(platform: Platform, tmp_path: Path) -> None:
-    with running_worker(platform, tmp_path) as worker:
-        in_service(platform)
-        children = worker.children()
-        assert children
-        worker.process.kill()
-        worker.process.wait()
-        pings_end(worker, platform, children)
-
-
-def test_a_failed_start_takes_no_job_and_says_why_last(platform: Platform, tmp_path: Path) -> None:
-    with running_worker(platform, tmp_path, SCRIPT_START_FAILS="weights are larger than the GPU") as worker:
-        assert worker.process.wait(20) == 3
-        assert worker.log.splitlines()[-1] == "cannot start: weights are larger than the GPU"
-        assert not platform.takes
-
-
-def test_an_app_that_cannot_be_built_is_a_failed_start(platform: Platform, tmp_path: Path) -> None:
-    with running_worker(platform, tmp_path, SCRIPT_READY_FAILS="bad chat template") as worker:
-        assert worker.process.wait(20) == 3
-        assert worker.log.splitlines()[-1] == "cannot start: bad chat template"
-        assert not platform.takes
-        assert worker.events[-1]["event"] == "host stopped"
-
-
-def test_no_job_is_taken_before_the_engine_is_ready(platform: Platform, tmp_path: Path) -> None:
-    with running_worker(platform, tmp_path, SCRIPT_READY_SECONDS="1.5") as worker:
-        platform.offer(native("first", ["yield", ITEM]))
-        assert platform.done("first", 30) == {"output": [ITEM]}
-        ready = next(event["at"] for event in worker.events if event["event"] == "ready")
-        assert platform.takes[0]["at"] >= ready - 0.01
-
-
-def test_sigterm_while_the_engine_starts_ends_it_at_once(platform: Platform, tmp_path: Path) -> None:
-    with running_worker(platform, tmp_path, SCRIPT_START_SECONDS="30") as worker:
-        platform.wait_for(lambda: worker.events, 20)
-        worker.process.send_signal(signal.SIGTERM)
-        assert worker.process.wait(5) == 0
+    """Within ten seconds by the worker's own clock, which says so."""
+    scene, children = hanging
+    assert scene.exit_code(15) == 4
+    assert "did not end by itself within 9.0 s" in scene.worker.log
+    scene.nothing_is_left(children)

@@ -16,7 +16,7 @@ from importlib import metadata
 from types import ModuleType
 
 import worker_vllm
-from worker_vllm.errors import ConfigurationError, StartupFailure
+from worker_vllm.errors import StartupFailure
 
 VERBS = {
     "run": "run the RunPod Serverless worker (what the container starts)",
@@ -122,11 +122,7 @@ def _report(failure: StartupFailure) -> None:
     """Details first, then one line that says it all: logs are read from the end, and `worker-vllm local`
     and the platform show the last line."""
     sys.stdout.flush()
-    lines = failure.message.splitlines()
-    if len(lines) > 1:
+    if "\n" in failure.message:
         print(failure.message, file=sys.stderr)
-    if isinstance(failure, ConfigurationError):
-        reason = "bad configuration: " + "; ".join(failure.problems)
-    else:
-        reason = " ".join(line.strip() for line in lines)
+    reason = failure.in_one_line()
     print(f"worker-vllm cannot start (exit code {failure.exit_code}): {reason}", file=sys.stderr, flush=True)

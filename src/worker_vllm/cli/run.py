@@ -6,6 +6,8 @@ import argparse
 from collections.abc import MutableMapping
 from typing import Any
 
+from worker_vllm.errors import StartupFailure
+
 IGNORES_UNKNOWN_ARGUMENTS = True
 """Arguments after this verb are the SDK's own (`--rp_log_level`, …), which reads them from the process
 itself; and old templates pass start commands that mean nothing here."""
@@ -41,9 +43,14 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace, environ: MutableMapping[str, str]) -> int:
     """Run the worker until it is told to stop; returns the exit code.
 
-    Raises StartupFailure when it cannot come into service.
+    Raises StartupFailure when it cannot come into service, unless STARTUP_FAILURE=answer applies.
     """
     from worker_vllm.configuration import resolve
     from worker_vllm.serverless import start
 
-    return start.run(resolve(environ), environ)
+    try:
+        return start.run(resolve(environ), environ)
+    except StartupFailure as failure:
+        if not start.stays_up(failure, environ):
+            raise
+        return start.answer(failure, environ)

@@ -12,11 +12,14 @@ import asyncio
 import importlib
 import logging
 import signal
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
+from worker_vllm import settings
+from worker_vllm.errors import StartupFailure
 from worker_vllm.phases import Phases
 from worker_vllm.serverless import checks, health, log, sdk, service
 from worker_vllm.serverless.handler import Engine, make_handler
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 MAX_DEFAULT_CONCURRENCY = 512
 """The most jobs that are taken at once unless MAX_CONCURRENCY says otherwise: a worker that takes more
 than it can run together starves its neighbours, since RunPod scales up by what is left in the queue."""
+
+ANSWERS_AT_ONCE = 8
+"""Jobs refused at once by a worker without an engine."""
 
 logger = logging.getLogger(__name__)
 
@@ -101,17 +107,45 @@ def run(
     return _serve(configuration.worker, engines, phases)
 
 
-def _serve(settings: WorkerSettings, engines: Engines, phases: Phases) -> int:
+def stays_up(failure: StartupFailure, environ: Mapping[str, str]) -> bool:
+    """Whether STARTUP_FAILURE=answer applies: to a fault that no restart can mend, on a deployed worker.
+    A platform on this machine (`worker-vllm local`, the Hub's test runner) is there to see the exit."""
+    if not failure.permanent or settings.read(environ).settings.startup_failure != "answer":
+        return False
+    host = urlsplit(environ.get("RUNPOD_WEBHOOK_GET_JOB", "")).hostname
+    return host is not None and host not in ("localhost", "127.0.0.1", "0.0.0.0", "::1")
+
+
+def answer(failure: StartupFailure, environ: MutableMapping[str, str]) -> int:
+    """Stay up without an engine and fail each job with the reason, until told to stop; returns the exit
+    code."""
+    reason = failure.in_one_line()
+    logger.error("the worker cannot start and answers every job with the reason: %s", reason)
+    error = StartupFailure(f"the worker cannot start: {reason}").to_json()
+
+    async def handler(job: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        logger.info("job %s refused", log.one_line(job.get("id"), log.MAX_ID_LENGTH))
+        yield {"error": error}
+
+    async def ready() -> None:
+        return
+
+    sdk.prepare(environ)
+    sdk.load()(handler, concurrency=lambda _: ANSWERS_AT_ONCE, ready=ready)
+    return health.EXIT_STOPPED
+
+
+def _serve(worker: WorkerSettings, engines: Engines, phases: Phases) -> int:
     in_service = service.Service(
         engines.host,
         engines.native,
         engines.openai,
-        capacity=settings.max_concurrency or min(engines.host.capacity, MAX_DEFAULT_CONCURRENCY),
-        grace_seconds=settings.shutdown_grace_s,
-        stall_seconds=settings.engine_stall_s,
-        request_timeout_seconds=settings.request_timeout_s,
-        first_token_seconds=settings.first_token_timeout_s,
-        errors_as_body=settings.openai_errors == "body",
+        capacity=worker.max_concurrency or min(engines.host.capacity, MAX_DEFAULT_CONCURRENCY),
+        grace_seconds=worker.shutdown_grace_s,
+        stall_seconds=worker.engine_stall_s,
+        request_timeout_seconds=worker.request_timeout_s,
+        first_token_seconds=worker.first_token_timeout_s,
+        errors_as_body=worker.openai_errors == "body",
         phases=phases,
     )
     try:
