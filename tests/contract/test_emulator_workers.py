@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -71,8 +72,8 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def is_folder(name: str) -> bool:
-    return Path(name).is_dir()
+def is_there(name: str) -> bool:
+    return Path(name).exists()
 
 
 def mark_of(pid: int) -> str:
@@ -86,9 +87,9 @@ async def test_a_worker_runs_in_a_fresh_directory_and_session_and_leaves_neither
         output = (await running.sync({"x": 1}))["output"]
         assert output["input"] == {"x": 1}
         assert output["cwd"] != str(Path.cwd())
-        assert is_folder(output["cwd"])
+        assert is_there(output["cwd"])
         assert os.getsid(output["pid"]) == output["pid"]
-    assert not is_folder(output["cwd"])
+    assert not is_there(output["cwd"])
     assert not alive(output["pid"])
 
 
@@ -189,6 +190,17 @@ async def test_what_a_worker_started_ends_with_it_even_in_a_session_of_its_own()
             return not any(alive(member) for member in family)
 
         await eventually(all_gone)
+
+
+async def test_a_killed_worker_s_shared_memory_is_still_cleaned_up() -> None:
+    """By Python's resource tracker, which therefore must not be killed along with the rest."""
+    name = f"tiny-{secrets.token_hex(4)}"
+    async with workers(environment={"TINY_SHARED_MEMORY": name}, restart_limit=0) as running:
+        assert is_there(f"/dev/shm/{name}")
+        os.kill(running.pool.pid("worker-0") or 0, signal.SIGKILL)
+        with pytest.raises(WorkerFailedError):
+            await asyncio.wait_for(running.pool.failed, 10)
+        assert not is_there(f"/dev/shm/{name}")
 
 
 async def test_stopping_before_the_worker_is_up_leaves_nothing() -> None:

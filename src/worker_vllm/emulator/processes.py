@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -24,22 +25,13 @@ def die_with_parent() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def signal_group(pid: int, number: int) -> None:
-    """Send a signal to the process group that `pid` leads, if there still is one."""
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-def kill_descendants(group: int, mark: str) -> None:
-    """SIGKILL to the group, then to every process that carries the mark (where /proc can tell)."""
-    signal_group(group, signal.SIGKILL)
+def signal_family(leader: int, mark: str, number: int) -> None:
+    """Send a signal to the leader's process group, and to all who carry the mark (where /proc can tell)."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
     for pid in marked_processes(mark):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def marked_processes(mark: str) -> list[int]:

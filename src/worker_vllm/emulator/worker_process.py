@@ -12,9 +12,12 @@ import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
-from .processes import MARKER, die_with_parent, kill_descendants, signal_group
+from .processes import MARKER, die_with_parent, marked_processes, signal_family
 
 LONGEST_PARTIAL_LINE_BYTES = 64 * 1024
+ORPHANS_S = 1.0
+"""How long a dead worker's descendants have to end by themselves."""
+
 LAST_WORDS_S = 2.0
 """How long to read on after a worker's end; its pipe can be held open by a process that escaped."""
 
@@ -78,8 +81,7 @@ class WorkerProcess:
     def kill(self) -> None:
         """End the worker and everything it started, at once."""
         if self._process is not None and self._process.returncode is None:
-            signal_group(self._process.pid, signal.SIGKILL)
-            kill_descendants(self._process.pid, self._mark)
+            signal_family(self._process.pid, self._mark, signal.SIGKILL)
 
     async def _run_in(self, directory: str) -> int:
         # A pipe of our own: asyncio's would have wait() wait for all who hold it open, an orphaned pinger
@@ -108,13 +110,24 @@ class WorkerProcess:
         try:
             code = await self._process.wait()
         finally:
-            kill_descendants(self._process.pid, self._mark)
-            await asyncio.shield(self._last_words(reader))
+            await asyncio.shield(self._clear(reader))
         return code if code >= 0 else 128 - code
 
-    async def _last_words(self, reader: asyncio.Task[None]) -> None:
+    async def _clear(self, reader: asyncio.Task[None]) -> None:
+        """End what the worker left, and read what was still said.
+
+        Python's resource tracker is among what is left; it unlinks shared memory once its worker is gone, and
+        would leave it behind if it were killed at once.
+        """
         assert self._process is not None
+        if self._process.returncode is None:  # this run was cancelled
+            self.kill()
         await self._process.wait()
+        signal_family(self._process.pid, self._mark, signal.SIGTERM)
+        deadline = asyncio.get_running_loop().time() + ORPHANS_S
+        while marked_processes(self._mark) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        signal_family(self._process.pid, self._mark, signal.SIGKILL)
         await asyncio.wait([reader], timeout=LAST_WORDS_S)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)

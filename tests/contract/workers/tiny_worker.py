@@ -2,7 +2,8 @@
 
 It takes jobs one by one and answers each with its input. Input keys: `exit` (int: end at once with that
 code), `stop_pod` (true: ask for a restart), `hang` (true: never answer, and ignore SIGTERM).
-TINY_GRANDCHILD has it start a child in a session of its own that would outlive it, as an engine might.
+TINY_GRANDCHILD has it start a child in a session of its own that would outlive it, as an engine might;
+TINY_SHARED_MEMORY has it make shared memory of that name, which it leaves to Python's resource tracker.
 """
 
 import json
@@ -43,6 +44,10 @@ if __name__ == "__main__":
     if code := os.environ.get("TINY_FAILS"):
         print("noise\n\ntiny worker cannot start: told to fail\n", flush=True)
         sys.exit(int(code))
+    if name := os.environ.get("TINY_SHARED_MEMORY"):
+        from multiprocessing.shared_memory import SharedMemory
+
+        memory = SharedMemory(name=name, create=True, size=16)
     if os.environ.get("TINY_GRANDCHILD"):
         subprocess.Popen(["sleep", "600"], start_new_session=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
