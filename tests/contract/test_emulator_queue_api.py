@@ -252,6 +252,13 @@ async def test_rate_limits_answer_429_when_on() -> None:
         assert [(await client.post("purge-queue")).status for _ in range(3)] == [200, 200, 429]
 
 
+async def test_a_queue_that_is_too_long_answers_429_when_limits_are_on() -> None:
+    async with serving(rate_limits=True, queue_limit_per_worker=1) as client:
+        for _ in range(51):
+            await client.run()
+        assert (await client.post("run", {"input": 1})).status == 429
+
+
 async def test_execution_timeout_ends_the_job_and_stops_the_worker() -> None:
     async with serving(min_execution_timeout_ms=10, stop_hold_s=5.0) as client:
         job_id, worker = await client.run(policy={"executionTimeout": 50}), Worker(client)

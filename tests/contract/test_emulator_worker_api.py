@@ -166,6 +166,30 @@ async def test_missing_pings_lose_the_job_to_another_worker_once() -> None:
         assert (status["status"], status["error"]) == ("FAILED", "job timed out after 1 retries")
 
 
+async def test_an_unfit_worker_is_unhealthy_until_it_asks_for_a_job(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(take_hold_s=0.02) as client:
+        worker = Worker(client)
+        await client.get("ping/pod-1?gpu=x&status=unhealthy&check=disk&reason=full&runpod_version=1.12.0")
+        assert (await client.get("health")).json["workers"]["unhealthy"] == 1
+        assert "pod-1 is unhealthy: disk: full" in caplog.text
+        await worker.take()
+        assert (await client.get("health")).json["workers"]["unhealthy"] == 0
+
+
+@pytest.mark.parametrize("message", [{}, {"output": None}, {"output": None, "error": None}, {"error": ""}])
+async def test_a_result_of_nothing_has_no_output(message: dict[str, None]) -> None:
+    async with serving() as client:
+        worker, job_id = await running(client)
+        await worker.done(job_id, **message)
+        assert (await client.status(job_id)).keys() == {
+            "id",
+            "status",
+            "delayTime",
+            "executionTime",
+            "workerId",
+        }
+
+
 async def test_a_long_ping_is_understood() -> None:
     """The SDK names every running job in the query: 500 of them outgrow the usual limit for a line."""
     async with serving() as client:

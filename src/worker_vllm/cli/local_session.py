@@ -158,7 +158,7 @@ class _DemoClient:
 
 
 class _StopSignals:
-    """SIGINT and SIGTERM as something to wait for.
+    """SIGINT, SIGTERM and a closed terminal (SIGHUP, unless nohup) as something to wait for.
 
     Attributes:
         number: the first signal that came; None before.
@@ -169,14 +169,18 @@ class _StopSignals:
         self.number: int | None = None
         self.again: Callable[[], None] = _nothing
         self._came = asyncio.Event()
+        self._numbers: list[signal.Signals] = []
 
     def __enter__(self) -> _StopSignals:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        self._numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            self._numbers.append(signal.SIGHUP)
+        for number in self._numbers:
             asyncio.get_running_loop().add_signal_handler(number, self._handle, number)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self._numbers:
             asyncio.get_running_loop().remove_signal_handler(number)
 
     async def wait(self) -> None:

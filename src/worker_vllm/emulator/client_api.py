@@ -15,6 +15,9 @@ from .submission import parse_submission
 from .wire import WireError, decode, json_reply, read_limited
 from .worker_registry import WorkerRegistry
 
+SHORT_QUEUE = 50
+"""A queue up to this length is never too long."""
+
 
 class ClientApi:
     """Handlers for clients' calls (runpod-platform.md section 1)."""
@@ -105,8 +108,15 @@ class ClientApi:
         return json_reply({"requests": [job.short_view() for job in self._queue.jobs()]})
 
     async def _submit(self, request: web.Request, limit_bytes: int, *, sync: bool) -> Job:
+        self._check_queue_length()
         body = decode(await read_limited(request, limit_bytes, self._policy.oversize_status))
         return self._queue.submit(parse_submission(body, self._policy), sync=sync)
+
+    def _check_queue_length(self) -> None:
+        queued = self._queue.totals()["inQueue"]
+        allowed = max(SHORT_QUEUE, self._policy.queue_limit_per_worker * self._registry.count())
+        if self._policy.rate_limits and queued > allowed:
+            raise WireError(429, f"the queue is longer than {allowed}")
 
     def _job(self, request: web.Request) -> Job:
         return self._queue.get(request.match_info["job"])

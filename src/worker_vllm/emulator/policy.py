@@ -55,6 +55,10 @@ class Policy:
         0, "UNV", "allowance that each running worker adds to a limit per 10 s"
     )
 
+    queue_limit_per_worker: int = _choice(
+        500, "DOC", "older text: with rate_limits, 429 for a longer queue than this"
+    )
+
     # Sizes
     run_limit_bytes: int = _choice(10 * MEGABYTE, "DOC", "largest body of /run")
     runsync_limit_bytes: int = _choice(20 * MEGABYTE, "DOC", "largest body of /runsync")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 from aiohttp import web
@@ -16,6 +17,8 @@ from .job_record import NOTHING, Job
 from .policy import Policy
 from .wire import WireError, decode, encode, read_limited, split_path_query, to_bytes
 from .worker_registry import Phase, Worker, WorkerRegistry
+
+logger = logging.getLogger(__name__)
 
 STOPPING_HOLD_S = 0.2
 """How long a stopping worker's further polls are held: not zero, because the SDK asks again without any
@@ -109,9 +112,10 @@ class WorkerApi:
         limit = self._policy.runsync_limit_bytes if job.sync else self._policy.run_limit_bytes
         if self._policy.enforce_output_limit and len(body) > limit:
             raise WireError(self._policy.oversize_output_status, f"an output may have {limit} bytes")
-        error = message.get("error")
+        # Null and "" are nothing: a handler that returned nothing leaves no `output`.
+        output, error = message.get("output"), message.get("error")
         self._queue.finish(
-            job, worker.id, message.get("output", NOTHING), NOTHING if error is None else error
+            job, worker.id, NOTHING if output is None else output, NOTHING if error in (None, "") else error
         )
         if message.get("stopPod"):
             self._registry.drain(worker.id)
@@ -119,9 +123,13 @@ class WorkerApi:
         return web.Response(status=200)
 
     async def ping(self, request: web.Request) -> web.Response:
-        """Note that the worker lives and which jobs it has."""
-        job_ids = _query(request).get("job_id", "").split(",")
-        self._registry.heard_ping(self._caller(request), [job_id for job_id in job_ids if job_id])
+        """Note that the worker lives and which jobs it has, or that its fitness checks have failed."""
+        worker, query = self._caller(request), _query(request)
+        if query.get("status") == "unhealthy":
+            logger.warning("%s is unhealthy: %s: %s", worker.id, query.get("check"), query.get("reason"))
+            self._registry.gone(worker.id)
+            return web.Response(status=200)
+        self._registry.heard_ping(worker, [name for name in query.get("job_id", "").split(",") if name])
         return web.Response(status=200)
 
     def _caller(self, request: web.Request) -> Worker:

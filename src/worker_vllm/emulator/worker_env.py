@@ -51,7 +51,11 @@ def worker_environment(
         url: the endpoint's address.
         hub_form: as the Hub's test runner wires it: no `?` in the take URL, no stream URL, no pings (5.3).
     """
-    environment = {**_DEFAULTS, "RUNPOD_CPU_COUNT": str(os.cpu_count() or 1)}
+    environment = {
+        **_DEFAULTS,
+        "RUNPOD_CPU_COUNT": str(os.cpu_count() or 1),
+        "RUNPOD_MEM_GB": str(_memory_gb()),
+    }
     environment.update({name: value for name, value in base.items() if name not in _REPLACED})
     environment.update(no_proxy(base))
     environment.update(
@@ -76,6 +80,10 @@ def worker_environment(
     if policy.inject_endpoint_id:
         environment["RUNPOD_ENDPOINT_ID"] = policy.endpoint_id
     return environment
+
+
+def _memory_gb() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024**3
 
 
 def no_proxy(base: Mapping[str, str]) -> dict[str, str]:

@@ -71,7 +71,7 @@ class WorkerRegistry:
 
     def heard_take(self, worker: Worker) -> None:
         """A job-take arrived: the first one is how a queue worker says that it is ready."""
-        if worker.phase is Phase.BOOTING:
+        if worker.phase in (Phase.BOOTING, Phase.DEAD):
             worker.phase = Phase.SERVING
             self.on_ready(worker.id)
 
@@ -125,10 +125,14 @@ class WorkerRegistry:
         worker.wake.fire()
 
     def gone(self, worker_id: str) -> None:
-        """This worker's process has ended; its jobs are lost if the platform looks at exits."""
+        """This worker has ended, or is unfit; its jobs are lost if the platform looks at exits."""
         self.get(worker_id).phase = Phase.DEAD
         if self._queue.policy.lost_on_exit:
             self._queue.worker_gone(worker_id)
+
+    def count(self) -> int:
+        """How many workers there are, dead ones not counted."""
+        return sum(worker.phase is not Phase.DEAD for worker in self._workers.values())
 
     def wake_all(self) -> None:
         """Let every held job-take look at the queue."""
