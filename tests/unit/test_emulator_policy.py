@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from worker_vllm.emulator.policy import TAGS, Policy, PolicyError
@@ -11,6 +13,14 @@ def test_every_choice_has_a_tag_and_a_reason() -> None:
     rows = Policy.describe()
     assert len(rows) > 40
     assert all(row.tag in TAGS and row.why for row in rows)
+
+
+def test_the_docs_list_the_choices_as_they_are() -> None:
+    """Renew the block with the output of `worker-vllm local --choices`."""
+    text = (Path(__file__).parents[2] / "docs" / "local-platform.md").read_text()
+    assert text.rpartition("```text\n")[2].removesuffix("```\n").splitlines() == [
+        str(row) for row in Policy.describe()
+    ]
 
 
 def test_settings_replace_choices_by_name_in_their_own_type() -> None:

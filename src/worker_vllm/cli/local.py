@@ -203,7 +203,7 @@ def _show_choices() -> None:
     from worker_vllm.emulator.policy import Policy
 
     for row in Policy.describe():
-        print(f"{row.name}={row.default}  [{row.tag}] {row.why}")
+        print(row)
 
 
 def _demo_model() -> str:

@@ -32,6 +32,9 @@ class PolicyRow(NamedTuple):
     tag: str
     why: str
 
+    def __str__(self) -> str:
+        return f"{self.name}={self.default}  [{self.tag}] {self.why}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
