@@ -1,26 +1,41 @@
-"""A configuration, as vLLM's own argument parser understands it."""
+"""A configuration, as vLLM's own parser and config classes understand it: the two layers that need vLLM
+itself."""
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from worker_vllm import errors, values, vllm_table
-from worker_vllm.configuration.secrets import Redactor
+from pydantic import ValidationError
+
+from worker_vllm import errors, values, vllm_compat, vllm_table
 
 if TYPE_CHECKING:
     from worker_vllm.configuration import Configuration
 
+# what vLLM raises for values that it refuses; pydantic's ValidationError is a ValueError
+_REFUSALS = (ValueError, TypeError, NotImplementedError, AssertionError)
+_MESSAGE_LENGTH = 400
+
+VARIABLES = "worker_variables"
+"""The attribute of a namespace that says which variable set which argument; vLLM does not look at it."""
+
 
 def namespace(configuration: Configuration) -> Namespace:
     """See `vllm_compat.namespace`."""
-    parser = vllm_table.make_parser()
-    args = parser.parse_args([])
+    try:
+        parser = vllm_table.make_parser()
+        args = parser.parse_args([])
+    except ValueError as error:
+        names = ", ".join(configuration.passed_through)
+        raise errors.ConfigurationError(
+            [f"vLLM cannot be loaded with its variables {names}: {error}"]
+        ) from error
     actions = {action.dest: action for action in parser._actions}
     chosen = configuration.chosen()
-    redactor = Redactor({}, (effective.value for effective in chosen.values() if effective.secret))
-    problems: list[str] = []
+    problems = list(_bad_variables(configuration))
     for name, effective in chosen.items():
         if effective.secret:
             # the hub library finds the token in HF_TOKEN, and a key would guard a port that does not exist
@@ -28,12 +43,91 @@ def namespace(configuration: Configuration) -> Namespace:
         try:
             setattr(args, name, _typed(parser, actions[name], effective.value))
         except ValueError as error:
-            shown = values.shown(effective.shown())
-            problems.append(redactor.text(f"{effective.variable or name}={shown}: {_reason(error)}"))
+            shown = values.shown(effective.value)
+            problems.append(f"{effective.variable or name}={shown}: {_parser_message(error)}")
     if problems:
-        raise errors.ConfigurationError(problems)
+        raise errors.ConfigurationError([configuration.redactor.text(problem) for problem in problems])
     args.model_tag = args.model
+    setattr(args, VARIABLES, {name: effective.variable or name for name, effective in chosen.items()})
     return args
+
+
+def check_engine_config(args: Namespace) -> tuple[Any, Any]:
+    """Let vLLM put its engine's configuration together, as `vllm serve` does, without starting an engine.
+
+    Returns:
+        vLLM's engine arguments and the VllmConfig made of them.
+
+    Raises:
+        ConfigurationError: vLLM refuses the combination, for this model or this machine.
+        OSError, RuntimeError: the model's files cannot be had, or the machine lacks something.
+    """
+    engine_args = vllm_compat.load("AsyncEngineArgs").from_cli_args(args)
+    if propagate := vllm_compat.load("propagate_flash_late_interaction"):
+        propagate(args, engine_args)
+    try:
+        # any other context has no tuned batch sizes and falls back to 2048 tokens and 128 sequences
+        context = vllm_compat.load("UsageContext").OPENAI_API_SERVER
+        return engine_args, engine_args.create_engine_config(usage_context=context)
+    except _REFUSALS as error:
+        if (obstacle := _obstacle(error)) is not None:
+            raise obstacle from error
+        raise errors.ConfigurationError([explain(error, getattr(args, VARIABLES, {}))]) from error
+
+
+def _obstacle(error: BaseException | None) -> OSError | None:
+    """The missing file or the failed request that vLLM wrapped into a refusal: that is no fault of the
+    settings."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError):
+            return error
+        details = error.errors() if isinstance(error, ValidationError) else ()
+        inner = next((detail["ctx"]["error"] for detail in details if "error" in detail.get("ctx", {})), None)
+        error = inner or error.__cause__ or error.__context__
+    return None
+
+
+def explain(error: Exception, variables: Mapping[str, str]) -> str:
+    """What vLLM says is wrong, in one line, with the variables that set what it speaks of.
+
+    Args:
+        variables: argument to the variable that set it.
+    """
+    if isinstance(error, ValidationError):
+        # one entry a fault; pydantic's own text would repeat the whole input, secrets and all
+        message = "; ".join(map(_pydantic_message, error.errors(include_input=False)))
+    else:
+        message = str(error) or type(error).__name__
+    message = " ".join(message.split())[:_MESSAGE_LENGTH]
+    spoken_of = sorted(
+        {
+            variable
+            for name, variable in variables.items()
+            if name in message or f"--{name.replace('_', '-')}" in message
+        }
+    )
+    # a short name such as "model" is in every message, and says nothing
+    spoken_of = [variable for variable in spoken_of if len(variable) > len("MODEL_NAME")] or spoken_of
+    return f"{message} (set by {', '.join(spoken_of)})" if spoken_of else message
+
+
+def _pydantic_message(detail: Any) -> str:
+    where = ".".join(str(part) for part in detail.get("loc", ()))
+    message = str(detail.get("msg", "")).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return f"{where}: {message}" if where else message
+
+
+def _bad_variables(configuration: Configuration) -> Iterator[str]:
+    """What vLLM cannot read of its own VLLM_ variables; it would say so with a traceback, at some later
+    moment."""
+    readers = vllm_compat.load("environment_variables")
+    for name in configuration.passed_through:
+        try:
+            readers[name]()
+        except _REFUSALS as error:
+            yield f"{name}: {error}"
 
 
 def _typed(parser: Any, action: Any, value: Any) -> Any:
@@ -52,6 +146,6 @@ def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict | list | bool) else str(value)
 
 
-def _reason(error: ValueError) -> str:
-    # argparse begins with the flag: "argument --max-model-len: invalid ... value"
-    return " ".join(str(error).split(": ", 1)[-1].split())[:300]
+def _parser_message(error: ValueError) -> str:
+    # argparse begins with the flag: "argument --max-model-len: invalid … value"
+    return " ".join(str(error).split(": ", 1)[-1].split())[:_MESSAGE_LENGTH]

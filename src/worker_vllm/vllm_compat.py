@@ -54,8 +54,8 @@ def _version(package: str) -> str:
 
 
 def namespace(configuration: Configuration) -> Namespace:
-    """The parsed arguments of `vllm serve` that `configuration` stands for: everything that vLLM's `build_app`,
-    `init_app_state` and `AsyncEngineArgs.from_cli_args` read, typed by vLLM's own parser.
+    """The parsed arguments of `vllm serve` that `configuration` stands for: everything that vLLM's
+    `build_app`, `init_app_state` and `AsyncEngineArgs.from_cli_args` read, typed by vLLM's own parser.
 
     Raises:
         ConfigurationError: naming every argument that vLLM's parsing refuses.
@@ -95,23 +95,19 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
         on_step: gets (engine index, scheduler statistics) after each engine step, unless statistics are off.
 
     Raises:
-        EngineStartError: permanent where vLLM rejects the configuration itself.
+        ConfigurationError: vLLM refuses the configuration.
+        EngineStartError: the model's files cannot be had, or the engine does not start.
     """
-    # Any other context has no tuned batch sizes and falls back to 2048 tokens and 128 sequences.
-    context = load("UsageContext").OPENAI_API_SERVER
+    from worker_vllm import vllm_arguments
+
     try:
-        engine_args = load("AsyncEngineArgs").from_cli_args(args)
-        if propagate := load("propagate_flash_late_interaction"):
-            propagate(args, engine_args)
-        config = engine_args.create_engine_config(usage_context=context)
-    except (ValueError, TypeError, NotImplementedError) as error:
-        raise errors.EngineStartError(_first_line(error), permanent=True) from error
+        engine_args, config = vllm_arguments.check_engine_config(args)
     except (OSError, RuntimeError) as error:
         raise errors.EngineStartError(_first_line(error)) from error
     try:
         return _observed_engine_class(observe).from_vllm_config(
             vllm_config=config,
-            usage_context=context,
+            usage_context=load("UsageContext").OPENAI_API_SERVER,
             # With statistics off a logger of ours would switch them on again.
             stat_loggers=None if args.disable_log_stats else [_step_logger_class(on_step)],
             enable_log_requests=engine_args.enable_log_requests,

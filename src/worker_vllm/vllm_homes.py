@@ -24,6 +24,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "StatLoggerBase": ("vllm.v1.metrics.loggers",),
     "StructuredOutputsParams": ("vllm.sampling_params",),
     "ToolParserManager": ("vllm.tool_parsers",),
+    "TokenizerRegistry": ("vllm.tokenizers.registry",),
     "UsageContext": ("vllm.usage.usage_lib",),
     "VLLMValidationError": ("vllm.exceptions",),
     "envs": ("vllm",),

@@ -67,9 +67,10 @@ def fingerprint() -> str:
     for path in sorted({path for pattern in _SOURCES for path in root.glob(pattern)}):
         digest.update(f"{path.relative_to(root)}\n".encode())
         digest.update(path.read_bytes())
-    for group in _PLUGIN_GROUPS:
-        for point in sorted(metadata.entry_points(group=group), key=lambda point: point.name):
-            digest.update(f"{group} {point.name} {point.value}\n".encode())
+    points = {
+        (group, p.name, p.value) for group in _PLUGIN_GROUPS for p in metadata.entry_points(group=group)
+    }
+    digest.update(repr(sorted(points)).encode())
     return digest.hexdigest()
 
 
@@ -125,6 +126,7 @@ def _read_argument(parser: Any, action: Any, flags: list[str], engine: bool) -> 
         suffixes=reader.startswith("human_readable_int"),
         auto=reader == "human_readable_int_or_auto",
         choices=tuple(choice for choice in action.choices or () if choice is not None),
+        suggestions=_suggestions(action),
         lowered=bool(action.choices) and reader == "<lambda>",
         keys=keys,
         required=required,
@@ -135,10 +137,16 @@ def _read_argument(parser: Any, action: Any, flags: list[str], engine: bool) -> 
     )
 
 
+def _suggestions(action: Any) -> tuple[str, ...]:
+    # vLLM gives the parser a list in place of a metavar where other words are allowed too
+    return tuple(str(word) for word in action.metavar) if isinstance(action.metavar, list) else ()
+
+
 def _help(text: str) -> str:
-    # what follows is about the command line: JSON keys passed one by one, and a link
-    text = text.replace("%%", "%").split("\n\nShould either be a valid JSON")[0].split("\n\nAPI docs:")[0]
-    return " ".join(text.split())
+    # what follows is about the command line, the same for many arguments, or a link
+    for tail in ("\n\nShould either be a valid JSON", "\n\nAPI docs:", "\n\nParse human-readable integers"):
+        text = text.partition(tail)[0]
+    return " ".join(text.replace("%%", "%").split())
 
 
 def _kind(reader: str) -> Any:
@@ -192,15 +200,11 @@ def _plain(value: Any) -> Any:
 
 
 def _read_registries(actions: dict[str, Any]) -> dict[str, tuple[str, ...]]:
-    # a list in place of a metavar: names that vLLM prints, and looks up later
-    registries = {
-        name: tuple(str(word) for word in action.metavar)
-        for name, action in actions.items()
-        if isinstance(action.metavar, list)
-    }
     backends = tuple(vllm_compat.load("AttentionBackendEnum").__members__)
     methods = actions.get("spec_method")
-    return registries | {
+    modes = {*vllm_compat.load("TokenizerRegistry").tokenizers, *_suggestions(actions["tokenizer_mode"])}
+    return {
+        "tokenizer_mode": tuple(sorted(modes)),
         "tool_call_parser": tuple(vllm_compat.load("ToolParserManager").list_registered()),
         "reasoning_parser": tuple(vllm_compat.load("ReasoningParserManager").list_registered()),
         "quantization": tuple(vllm_compat.load("QUANTIZATION_METHODS")),

@@ -52,6 +52,8 @@ class Configuration:
         warnings: one line each, for the log.
         environment: changes that vLLM and the hub libraries need in the process's environment; None removes.
         hidden_from_children: secrets that the engine's processes must not inherit.
+        passed_through: variables that vLLM itself reads.
+        redactor: strikes this configuration's secrets out of what is to be shown.
     """
 
     worker: WorkerSettings
@@ -62,6 +64,8 @@ class Configuration:
     warnings: tuple[str, ...]
     environment: dict[str, str | None] = field(default_factory=dict, repr=False)
     hidden_from_children: tuple[str, ...] = ()
+    passed_through: tuple[str, ...] = ()
+    redactor: Redactor = field(default_factory=lambda: Redactor({}), repr=False)
 
     def chosen(self) -> dict[str, Effective]:
         """vLLM's arguments that do not keep vLLM's default, by name."""
@@ -135,6 +139,8 @@ def resolve(
         warnings=tuple(redactor.text(warning) for warning in report.warnings),
         environment=_environment(environ, chosen, offline=repository is not None or _is_baked(chosen)),
         hidden_from_children=hidden_from_children(environ, reads_storage=_reads_storage(chosen)),
+        passed_through=tuple(sorted(name for name in environ if name in table.environment)),
+        redactor=redactor,
     )
 
 

@@ -29,6 +29,7 @@ class Argument(BaseModel):
         suffixes: whether 8k and 8K are understood.
         auto: whether the word auto is.
         choices: the only values the parser takes; empty where it takes any.
+        suggestions: the values that vLLM names, where it takes others too.
         lowered: whether the parser reads its text in lower case with underscores.
         keys: the keys of an object that vLLM reads into a dataclass; empty for free-form objects.
         required: those of `keys` without a default.
@@ -48,6 +49,7 @@ class Argument(BaseModel):
     suffixes: bool = False
     auto: bool = False
     choices: tuple[str | int, ...] = ()
+    suggestions: tuple[str, ...] = ()
     lowered: bool = False
     keys: tuple[str, ...] = ()
     required: tuple[str, ...] = ()

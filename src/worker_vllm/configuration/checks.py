@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker_vllm.configuration.arguments import ArgumentTable, unknown_word
+from worker_vllm import values
+from worker_vllm.configuration.arguments import Argument, ArgumentTable, unknown_word
 from worker_vllm.configuration.report import Report
 from worker_vllm.env_names import NO_PORT
 from worker_vllm.settings import Effective
@@ -15,12 +16,12 @@ RETIRED: dict[tuple[str, str], str] = {
     (
         "quantization",
         "bitsandbytes",
-    ): "vLLM 0.32 dropped bitsandbytes; use a quantized checkpoint (AWQ, GPTQ, FP8) "
+    ): "vLLM 0.28 dropped bitsandbytes; use a quantized checkpoint (AWQ, GPTQ, FP8) "
     "or QUANTIZATION=fp8, which quantizes as it loads",
     (
         "load_format",
         "bitsandbytes",
-    ): "vLLM 0.32 dropped bitsandbytes; use a quantized checkpoint (AWQ, GPTQ, FP8) "
+    ): "vLLM 0.28 dropped bitsandbytes; use a quantized checkpoint (AWQ, GPTQ, FP8) "
     "or QUANTIZATION=fp8, which quantizes as it loads",
     ("speculative_config", "medusa"): "vLLM 0.33 dropped it; use eagle3, draft_model or ngram",
     ("speculative_config", "mlp_speculator"): "vLLM 0.33 dropped it; use eagle3, draft_model or ngram",
@@ -35,6 +36,9 @@ def check(chosen: Mapping[str, Effective], table: ArgumentTable, report: Report)
     for name, known in table.registries.items():
         if name in chosen and name != "speculative_config":
             _check_name(name, chosen, known, report)
+    for argument in table.arguments:
+        if argument.suggestions and argument.name in chosen and argument.name not in table.registries:
+            _check_suggestion(chosen[argument.name], argument, report)
     _check_speculation(chosen, table, report)
     _check_pairs(chosen, report)
     no_effect = [chosen[name].variable or name for name in NO_PORT if name in chosen]
@@ -50,6 +54,14 @@ def _check_name(name: str, chosen: Mapping[str, Effective], known: tuple[str, ..
         return
     advice = RETIRED.get((name, value)) or unknown_word(value, known)
     report.bad_value(chosen[name].variable or name, value, advice)
+
+
+def _check_suggestion(effective: Effective, argument: Argument, report: Report) -> None:
+    value = str(effective.value)
+    if value not in argument.suggestions and "." not in value and ":" not in value:
+        report.warn(
+            f"{effective.variable}={values.shown(value)}: {unknown_word(value, argument.suggestions)}"
+        )
 
 
 def _check_speculation(chosen: Mapping[str, Effective], table: ArgumentTable, report: Report) -> None:

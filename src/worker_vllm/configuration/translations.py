@@ -72,6 +72,7 @@ class Translator:
         self._guided_decoding()
         self._rope()
         self._speculative()
+        self._slow_tokenizer()
 
     def _task(self) -> None:
         task = self._environ.get("TASK", "auto").strip().lower()
@@ -88,6 +89,15 @@ class Translator:
     def _ray(self) -> None:
         if self._flag("WORKER_USE_RAY"):
             self._set("distributed_executor_backend", "ray", "WORKER_USE_RAY", meant=True)
+
+    def _slow_tokenizer(self) -> None:
+        mode = self._given.get("tokenizer_mode")
+        known = self._table.registries.get("tokenizer_mode", ())
+        if mode is not None and str(mode.raw).strip().lower() == "slow" and "slow" not in known:
+            self._report.warn(
+                f"{mode.variable}=slow has no effect: vLLM has fast tokenizers alone since 0.32"
+            )
+            del self._given["tokenizer_mode"]
 
     def _log_requests(self) -> None:
         # the forms sent true for everyone, which is what vLLM does today when nobody asks for anything
