@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if FOLDER in item.path.parents:
             item.add_marker(pytest.mark.engine)
+            # the first test of each engine waits for it to start
+            item.add_marker(pytest.mark.timeout(600))
             # one loop for all: an AsyncLLM belongs to the loop that awaited it first
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
             # vLLM and torch warn of their own affairs
