@@ -76,15 +76,44 @@ def test_the_last_resort_can_be_called_off() -> None:
     assert not timer.is_alive()
 
 
-def test_exiting_takes_children_and_grandchildren_along() -> None:
-    code = (
-        "import subprocess, sys; sys.path.insert(0, 'src')\n"
-        "from worker_vllm.serverless import health\n"
-        "child = subprocess.Popen(['sh', '-c', 'sleep 60 & echo $! $$; wait'], stdout=subprocess.PIPE)\n"
-        "print(child.stdout.readline().decode(), flush=True); health.exit_now(4)"
+def run_python(*lines: str) -> list[str]:
+    """Run these lines, which end in `health.exit_now(4)`, and return the words that they print."""
+    code = "\n".join(
+        ("import sys; sys.path.insert(0, 'src')", "from worker_vllm.serverless import health", *lines)
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
-    assert ended.returncode == 4
-    for pid in ended.stdout.split():
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 4, ended.stderr
+    return ended.stdout.split()
+
+
+def test_exiting_takes_children_grandchildren_and_orphans_along() -> None:
+    pids = run_python(
+        "import subprocess",
+        "def run(script):",
+        "    shell = subprocess.Popen(['sh', '-c', script], stdout=subprocess.PIPE, text=True)",
+        "    print(shell.stdout.readline(), flush=True)",
+        "health.adopt_orphans()",
+        "run('sleep 60 & echo $! $$; wait')",
+        "run('sleep 60 & echo $!')",
+        "health.exit_now(4)",
+    )
+    assert len(pids) == 3
+    for pid in pids:
         stat = Path(f"/proc/{pid}/stat")
         assert not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+def test_pythons_resource_tracker_is_left_to_clean_up() -> None:
+    """Shared memory that nobody has unlinked is gone when the last process is."""
+    (name,) = run_python(
+        "import time",
+        "from multiprocessing import resource_tracker, shared_memory",
+        "memory = shared_memory.SharedMemory(create=True, size=64)",
+        "tracker = f'/proc/{resource_tracker._resource_tracker._pid}/cmdline'",
+        "while 'import main' not in open(tracker).read(): time.sleep(0.01)",
+        "print(memory.name); health.exit_now(4)",
+    )
+    deadline = time.monotonic() + 10
+    while Path("/dev/shm", name).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

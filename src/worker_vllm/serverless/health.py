@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -29,6 +30,9 @@ EXIT_CUT_OFF = 5
 WATCH_SECONDS = 0.25
 """How often the engine is looked at. A job's own exception usually tells sooner; the watch is for the
 engine that dies while nobody asks it for anything."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+_RESOURCE_TRACKER = b"multiprocessing.resource_tracker"
 
 logger = logging.getLogger(__name__)
 
@@ -116,20 +120,27 @@ def exit_now(exit_code: int) -> None:
     os._exit(exit_code)
 
 
+def adopt_orphans() -> None:
+    """Become the parent of processes that lose theirs below this one, as PID 1 would: when vLLM's engine
+    process is killed, its workers go on, and `end_children` has to find them."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
 def end_children() -> None:
-    """Kill what this process has started, and what that has started: vLLM's engine process has workers of
-    its own."""
+    """Kill what this process has started, and what that has started. Not Python's resource tracker: it
+    ends with the last of them, and unlinks the shared memory that they have left."""
     for pid in _descendants(os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if _RESOURCE_TRACKER not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
 
 
 def _descendants(pid: int) -> list[int]:
-    """Process ids below `pid`, parents first. Collected before the first is killed: the orphans move
+    """Process ids below `pid`, parents first. Collected before the first is killed: its orphans move
     elsewhere."""
     found: list[int] = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):
             for child in map(int, children.read_text().split()):
                 found += [child, *_descendants(child)]
     return found

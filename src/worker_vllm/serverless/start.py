@@ -91,6 +91,7 @@ def run(
         logger.warning("%s", warning)
     configuration.apply_environment(environ)
     sdk.prepare(environ)
+    health.adopt_orphans()
     phases = Phases()
     with phases.phase("check the machine"):
         for warning in checks.check_machine():
@@ -155,6 +156,7 @@ def _serve(worker: WorkerSettings, engines: Engines, phases: Phases) -> int:
         serve(make_handler(in_service), concurrency=in_service.concurrency, ready=in_service.ready)
     finally:
         engines.host.stop()
+        health.end_children()
         in_service.ended()
     if in_service.startup_failure is not None:
         raise in_service.startup_failure
