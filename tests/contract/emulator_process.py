@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 WORKERS = Path(__file__).parent / "workers"
 SOURCE = Path(__file__).parents[2] / "src"
@@ -89,6 +90,13 @@ def run_local(*arguments: str, worker: str, **extra: str) -> subprocess.Complete
         timeout=60,
         check=False,
     )
+
+
+def hub_file(folder: Path, *tests: dict[str, Any]) -> Path:
+    """A tests.json with these tests, named t0, t1 …"""
+    file = folder / "tests.json"
+    file.write_text(json.dumps({"tests": [{"name": f"t{n}", **test} for n, test in enumerate(tests)]}))
+    return file
 
 
 def descendants(pid: int) -> set[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import signal
 import socket
 from contextlib import AsyncExitStack
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 
 from tests.contract.emulator_bench import eventually
-from tests.contract.emulator_process import environment, living, worker_command
+from tests.contract.emulator_process import environment, hub_file, living, worker_command
 from worker_vllm.cli import demo, local_session
+from worker_vllm.emulator.hub_test import read_hub_tests
 from worker_vllm.emulator.policy import Policy
 
 
@@ -121,6 +123,36 @@ async def test_a_default_port_that_is_taken_is_replaced_by_a_free_one() -> None:
         with pytest.raises(OSError, match="in use"):
             async with AsyncExitStack() as exits:
                 await local_session.open_platform(dataclasses.replace(plan, any_port_will_do=False), exits)
+
+
+async def test_a_chosen_port_that_is_taken_is_one_line_and_2(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert await local_session.serve(plan_of(port=port)) == 2
+    assert re.fullmatch(rf"worker-vllm local: .*127\.0\.0\.1:{port}.*\n", capfd.readouterr().err)
+
+
+def hub_plan(folder: Path, *tests: dict[str, Any]) -> local_session.Plan:
+    policy = dataclasses.replace(Policy(), restart_limit=0, worker_grace_s=0.2)
+    return plan_of(demo=False, hub_tests=read_hub_tests(hub_file(folder, *tests)), policy=policy)
+
+
+async def test_a_failed_hub_test_is_exit_code_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plan = hub_plan(tmp_path, {"input": {"x": 1}}, {"input": {"hang": True}, "timeout": 300})
+    assert await local_session.serve(plan) == 1
+    *_, passed, failed, total = capfd.readouterr().out.splitlines()
+    assert passed.startswith("PASS t0: COMPLETED")
+    assert failed.startswith("FAIL t1: no result within 300 ms")
+    assert total == "1 of 2 hub tests passed"
+
+
+async def test_a_worker_that_ends_during_a_hub_test_fails_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert await local_session.serve(hub_plan(tmp_path, {"input": {"exit": 9}})) == 9
+    said = capfd.readouterr()
+    assert said.out.splitlines()[-1] == "FAIL: command closed"
+    assert said.err.splitlines()[-1] == "worker summary: told to crash"
 
 
 def take_away(name: str) -> None:
