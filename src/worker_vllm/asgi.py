@@ -47,9 +47,9 @@ _tasks: set[asyncio.Task[None]] = set()
 class Response:
     """An app's answer: status and headers at once, the body as it is made.
 
-    Iterate it for the body's chunks, in the pieces the app sent (empty ones left out), or call `read` once.
-    Both raise InternalError where the app fails before the body's end. It belongs to `open_response`, which
-    closes it.
+    Iterate it for the body's chunks, in the pieces the app sent (empty ones left out), or call
+    `read_available` until it is empty, or `read` once. All raise InternalError where the app fails before the
+    body's end. It belongs to `open_response`, which closes it.
 
     Attributes:
         status: the HTTP status.
@@ -69,6 +69,10 @@ class Response:
         if chunk is None:
             raise StopAsyncIteration
         return chunk
+
+    async def read_available(self) -> bytes:
+        """What has come and was not read yet; waits until there is something. Empty at the body's end."""
+        return await self._exchange.all_chunks()
 
     async def read(self, max_bytes: int = MAX_BODY_BYTES) -> bytes:
         """The whole body. Raises OutputTooLargeError as soon as it exceeds `max_bytes`."""
@@ -193,6 +197,15 @@ class _Exchange:
             await self._wait_for_change()
         self._room.set()
         return self._chunks.popleft()
+
+    async def all_chunks(self) -> bytes:
+        """All pieces of the body that are there, at least one; empty at its end."""
+        chunk = await self.next_chunk()
+        if not self._chunks:
+            return chunk or b""
+        chunks = [chunk or b"", *self._chunks]
+        self._chunks.clear()
+        return b"".join(chunks)
 
     async def _put(self, chunk: bytes) -> None:
         while len(self._chunks) >= self._max_unread_chunks and not self.disconnected.is_set():

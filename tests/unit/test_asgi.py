@@ -470,3 +470,15 @@ async def test_a_path_cannot_break_the_log_line(caplog: pytest.LogCaptureFixture
         async with call(app, path="/a\nERROR forged"):
             pass
     assert "\n" not in caplog.records[0].getMessage()
+
+
+async def test_what_came_while_the_reader_was_away_is_read_at_once() -> None:
+    stream = Stream()
+    async with call(app_of(stream.endpoint)) as response:
+        stream.release.release()
+        assert await response.read_available() == b"data: 0\n\n"
+        for _ in range(2):
+            stream.release.release()
+        await stream.ended.wait()
+        assert await response.read_available() == b"data: 1\n\ndata: 2\n\n"
+        assert await response.read_available() == b""

@@ -16,8 +16,8 @@ from worker_vllm.settings import WorkerSettings
 
 ABORT_SECONDS = 0.1
 """How soon after a cancellation the engine's front end must hold nothing of the job."""
-STEP_SECONDS = 2.0
-"""An engine step and its report, generously: the machine has two cores."""
+STEP_SECONDS = 5.0
+"""An engine step and its report, generously: other programs may hold the machine."""
 
 
 def stream(host: EngineHost, job_input: dict[str, Any], request_id: str = "job", **settings: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from worker_vllm.errors import ApplicationError, EngineDeadError, InternalError,
 from worker_vllm.vllm_errors import translate
 
 EVENT_STREAM = "text/event-stream"
+# A job's id is the platform's, but a test's or another platform's may hold anything.
+_NOT_IN_HEADERS = re.compile(r"[^\x21-\x7e]")
 _TEXT_TYPES = ("text/", "application/xml", "application/yaml", "application/x-ndjson")
 
 
@@ -31,7 +34,7 @@ async def open_answer(
         EngineDeadError: the engine died meanwhile.
         InternalError: the app failed without an answer.
     """
-    headers = {"accept": "*/*", "x-request-id": request_id}
+    headers = {"accept": "*/*", "x-request-id": _NOT_IN_HEADERS.sub("_", request_id)}
     content = b""
     if body is not None:
         headers["content-type"] = "application/json"

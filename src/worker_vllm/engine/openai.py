@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -101,43 +101,67 @@ class OpenAIvLLMEngine:
         return answer
 
     async def _stream(self, response: asgi.Response, route: Route) -> AsyncGenerator[Any, None]:
+        batches = self._arrivals(response, route)
+        size = pacing.batch_size(self._settings) if route.chunks else None
+        limit = self._settings.max_chunk_bytes
+        if size is not None:
+            events = _singly(batches)
+            batches = coalesce(events, size=size, weigh=_one, cost=_byte_count, max_bytes=limit)
         parsed = route.chunks and not self._settings.raw_openai_output
-        batches = coalesce(
-            self._events(response, route),
-            size=pacing.batch_size(self._settings) if route.chunks else None,
-            weigh=_one,
-            cost=_byte_count,
-            max_bytes=self._settings.max_chunk_bytes,
-        )
         async with aclosing(batches):
-            async for events in batches:
-                if not parsed:
-                    yield "".join(events)
-                elif chunks := [json.loads(data) for event in events if (data := _object_data(event))]:
-                    yield chunks
+            async for batch in batches:
+                for part in _parts(batch, limit):
+                    if not parsed:
+                        yield "".join(part)
+                    elif chunks := [json.loads(data) for event in part if (data := _object_data(event))]:
+                        yield chunks
 
-    async def _events(self, response: asgi.Response, route: Route) -> AsyncGenerator[str, None]:
-        """The stream's events that hold data. Where one of them is an error, or the app fails, the error is
-        raised after the last event, and an error event has been the last or the last but `[DONE]`."""
+    async def _arrivals(self, response: asgi.Response, route: Route) -> AsyncGenerator[list[str], None]:
+        """The stream's events that hold data: each time it is asked, those that have come since.
+
+        Where one of them is an error, or the app fails, the error is raised after the last event, and an
+        error event has been the last, or the last but `[DONE]`.
+        """
         decoder = sse.EventDecoder()
         failure: WorkerError | None = None
         try:
-            async for content in response:
-                for event in decoder.feed(content):
-                    if sse.data_of(event) is None:
-                        continue  # a keep-alive: RunPod's gateway has its own
+            while content := await response.read_available():
+                # An event without data is a keep-alive: RunPod's gateway has its own.
+                events = [event for event in decoder.feed(content) if sse.data_of(event) is not None]
+                for event in events:
                     failure = failure or _failure_in(event)
-                    yield event
-            for event in decoder.flush():
-                yield event
+                if events:
+                    yield events
+            if rest := decoder.flush():
+                yield rest
         except InternalError as error:
             failure = application.cause_of(error)
-            for event in _error_events(failure, named=not route.chunks):
-                yield event
+            yield _error_events(failure, named=not route.chunks)
         if failure is not None:
             if self._host.errored:
                 raise EngineDeadError("the engine died; this worker is leaving service") from failure
             raise failure
+
+
+async def _singly(batches: AsyncGenerator[list[str], None]) -> AsyncGenerator[str, None]:
+    async with aclosing(batches):
+        async for batch in batches:
+            for event in batch:
+                yield event
+
+
+def _parts(events: list[str], max_bytes: int) -> Iterator[list[str]]:
+    """The events in lists of at most so many bytes; one that is larger goes alone."""
+    part: list[str] = []
+    part_bytes = 0
+    for event in events:
+        event_bytes = _byte_count(event)
+        if part and part_bytes + event_bytes > max_bytes:
+            yield part
+            part, part_bytes = [], 0
+        part.append(event)
+        part_bytes += event_bytes
+    yield part
 
 
 def _failure_in(event: str) -> ApplicationError | None:
