@@ -47,7 +47,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(tmp_path: Path) -> None:
 
 
 def test_the_end_of_the_platform_by_sigkill_ends_the_worker_too(tmp_path: Path) -> None:
-    with local_process(worker="tiny_worker.py", log=tmp_path / "log") as local:
+    with local_process(worker="tiny_worker.py", log=tmp_path / "log", TMPDIR=str(tmp_path)) as local:
         family = descendants(local.process.pid)
         local.stop(signal.SIGKILL)
         for _ in range(100):
