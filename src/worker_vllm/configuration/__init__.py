@@ -67,6 +67,11 @@ class Configuration:
     passed_through: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=lambda: Redactor({}), repr=False)
 
+    def __repr__(self) -> str:
+        """What was chosen, without secrets: a configuration may end up in a log or a traceback."""
+        values = {name: effective.shown() for name, effective in self.chosen().items()}
+        return f"Configuration({self.redactor.data(values)!r})"
+
     def chosen(self) -> dict[str, Effective]:
         """vLLM's arguments that do not keep vLLM's default, by name."""
         arguments = {**self.engine, **self.frontend}

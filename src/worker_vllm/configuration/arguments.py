@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from worker_vllm import values
 from worker_vllm.configuration.nearest import nearest
+from worker_vllm.env_names import ALIASES, DENIED, SURROUNDINGS
 
 Kind = Literal["bool", "int", "float", "text", "json", "json_or_text"]
 
@@ -58,10 +59,26 @@ class Argument(BaseModel):
     default: Any = None
     help: str = ""
 
-    @property
+    @cached_property
     def variable(self) -> str:
         """The environment variable of this name."""
         return self.name.upper()
+
+    @cached_property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that set it, the strongest first; none for a name of the surroundings."""
+        spellings = [*ALIASES.get(self.name, (self.variable,))]
+        # vLLM's own second spellings, such as --device-memory-utilization
+        spellings += [_variable(flag) for flag in self.flags if flag.startswith("--")]
+        return tuple(
+            dict.fromkeys(name for name in spellings if name not in DENIED and name not in SURROUNDINGS)
+        )
+
+    @cached_property
+    def inverse_variables(self) -> tuple[str, ...]:
+        """The variables that set a boolean to the opposite of what they say: vLLM 0.33 has --disable-x for
+        --enable-x."""
+        return tuple(_variable(flag) for flag in self.negative_flags if not flag.startswith("--no-"))
 
     def read(self, raw: object) -> Any:
         """`raw` as plain data of this argument's kind.
@@ -159,6 +176,10 @@ class ArgumentTable(BaseModel):
         """Major and minor version, to compare with."""
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
+
+
+def _variable(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_").upper()
 
 
 def unknown_word(word: str, known: tuple[str, ...], limit: int = 12) -> str:

@@ -4,6 +4,7 @@ need."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from worker_vllm.configuration.report import Report
 from worker_vllm.configuration.secrets import SECRET_ARGUMENTS
 from worker_vllm.env_names import FORM_DEFAULTS, ZERO_MEANS_UNSET
 from worker_vllm.settings import Effective
+
+# name=path, or one JSON object; vLLM's command line has them with blanks between
+_ADAPTER_WORD = re.compile(r"\{[^{}]*\}|[^\s,{}]+")
 
 
 def read(
@@ -75,17 +79,14 @@ def _read_adapters(argument: Argument, raw: object) -> list[Any]:
 
     vLLM's own parser takes a word or an object an adapter, and ends the process on a list.
     """
-    if isinstance(raw, str) and raw.lstrip()[:1] in ("[", "{"):
-        raw = values.read_json(raw)
+    if isinstance(raw, str):
+        text = raw.strip()
+        words = _ADAPTER_WORD.findall(text)
+        is_json = text[:1] == "[" or (text[:1] == "{" and len(words) == 1)
+        raw = values.read_json(text) if is_json else words
     if isinstance(raw, dict) and "path" not in raw and raw and all(isinstance(v, str) for v in raw.values()):
         raw = [{"name": name, "path": path} for name, path in raw.items()]
-    entries = (
-        [raw]
-        if isinstance(raw, dict)
-        else raw
-        if isinstance(raw, list)
-        else str(raw).replace(",", " ").split()
-    )
+    entries = raw if isinstance(raw, list) else [raw]
     return [_read_adapter(entry) for entry in entries]
 
 
@@ -136,8 +137,9 @@ _SPECIAL = {
 def _merge_subkeys(
     chosen: dict[str, Effective], environ: Mapping[str, str], table: ArgumentTable, report: Report
 ) -> None:
-    for argument in table.arguments:
-        found = variables.subkeys(environ, argument)
+    keyed = {name: text for name, text in environ.items() if variables.SUBKEY in name}
+    for argument in table.arguments if keyed else ():
+        found = variables.subkeys(keyed, argument)
         if not found:
             continue
         before = chosen.get(argument.name)

@@ -34,6 +34,9 @@ def derive(
     derived: dict[str, Effective] = {}
     if machine.platform == "cpu":
         derived |= cpu_defaults(environ, machine)
+        eager = chosen.get("enforce_eager")
+        if eager is not None and not eager.value:
+            report.warn(f"{eager.variable}=false: compiled bfloat16 has given wrong text on a CPU")
     elif machine.gpus > 1 and not _is_parallel(chosen):
         derived |= tensor_parallel(chosen, machine, read_model_config, report)
     derived |= consequences(chosen, table)

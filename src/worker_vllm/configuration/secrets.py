@@ -82,4 +82,5 @@ class Redactor:
             return {self.text(str(key)): self.data(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.data(item) for item in value]
-        return value
+        # a secret of digits alone, read as a number where it does not belong
+        return value if self.text(str(value)) == str(value) else MASK

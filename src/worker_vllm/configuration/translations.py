@@ -73,6 +73,7 @@ class Translator:
         self._rope()
         self._speculative()
         self._slow_tokenizer()
+        self._adapters()
 
     def _task(self) -> None:
         task = self._environ.get("TASK", "auto").strip().lower()
@@ -98,6 +99,20 @@ class Translator:
                 f"{mode.variable}=slow has no effect: vLLM has fast tokenizers alone since 0.32"
             )
             del self._given["tokenizer_mode"]
+
+    def _adapters(self) -> None:
+        switch = self._given.get("enable_lora")
+        if (
+            "lora_modules" not in self._given
+            or switch is None
+            or switch.source != "environment"
+            or switch.meant
+        ):
+            return
+        if str(switch.raw).strip().lower() in values.FALSE_WORDS:
+            # what the forms send for everybody would refuse the adapters that somebody named
+            self._report.warn(f"{switch.variable}={switch.raw} is not used, because LORA_MODULES is set")
+            del self._given["enable_lora"]
 
     def _log_requests(self) -> None:
         # the forms sent true for everyone, which is what vLLM does today when nobody asks for anything

@@ -36,8 +36,7 @@ def known_names(table: ArgumentTable) -> frozenset[str]:
     elsewhere."""
     found = {name for setting in settings.WorkerSettings.model_fields for name in settings.names(setting)}
     for argument in table.arguments:
-        found.update(variables.names(argument), variables.inverse_names(argument))
-        found.add(argument.variable)
+        found.update((argument.variable, *argument.variables, *argument.inverse_variables))
     tables = (env_names.DENIED, env_names.SURROUNDINGS, env_names.REMOVED, env_names.FORM_NOISE)
     return frozenset(found).union(*tables, env_names.TRANSLATED, env_names.OWN, table.environment)
 

@@ -8,7 +8,7 @@ from worker_vllm import values
 from worker_vllm.configuration.arguments import Argument, ArgumentTable
 from worker_vllm.configuration.given import Given
 from worker_vllm.configuration.report import Report
-from worker_vllm.env_names import ALIASES, ARGUMENT_PREFIX, DENIED, FORM_NOISE, REMOVED, SURROUNDINGS
+from worker_vllm.env_names import ARGUMENT_PREFIX, DENIED, FORM_NOISE, REMOVED
 
 SUBKEY = "__"
 """NAME__key sets one key of an object; NAME__key__inner one of an object inside."""
@@ -20,7 +20,9 @@ def read(environ: Mapping[str, str], table: ArgumentTable, report: Report) -> di
     found: dict[str, Given] = {}
     for argument in table.arguments:
         prefixed = ARGUMENT_PREFIX + argument.variable
-        candidates = [name for name in (prefixed, *names(argument)) if not values.is_unset(environ.get(name))]
+        candidates = [
+            name for name in (prefixed, *argument.variables) if not values.is_unset(environ.get(name))
+        ]
         if not candidates:
             continue
         found[argument.name] = Given(
@@ -32,22 +34,6 @@ def read(environ: Mapping[str, str], table: ArgumentTable, report: Report) -> di
     _read_inverses(environ, table, found)
     _tell_unread(environ, table, report)
     return found
-
-
-def names(argument: Argument) -> tuple[str, ...]:
-    """The variables that set `argument`, the strongest first; none for a name that belongs to the
-    surroundings."""
-    spellings = [*ALIASES.get(argument.name, (argument.variable,))]
-    # vLLM's own second spellings, such as --device-memory-utilization
-    spellings += [flag[2:].replace("-", "_").upper() for flag in argument.flags if flag.startswith("--")]
-    return tuple(dict.fromkeys(name for name in spellings if name not in DENIED and name not in SURROUNDINGS))
-
-
-def inverse_names(argument: Argument) -> tuple[str, ...]:
-    """The variables that set a boolean to the opposite of what they say: vLLM 0.33 has --disable-x for
-    --enable-x."""
-    flags = (flag for flag in argument.negative_flags if not flag.startswith("--no-"))
-    return tuple(flag[2:].replace("-", "_").upper() for flag in flags)
 
 
 def subkeys(environ: Mapping[str, str], argument: Argument) -> dict[str, str]:
@@ -65,7 +51,7 @@ def subkeys(environ: Mapping[str, str], argument: Argument) -> dict[str, str]:
 
 def _read_inverses(environ: Mapping[str, str], table: ArgumentTable, found: dict[str, Given]) -> None:
     for argument in table.arguments:
-        for name in inverse_names(argument):
+        for name in argument.inverse_variables:
             if argument.name in found or values.is_unset(environ.get(name)):
                 continue
             try:

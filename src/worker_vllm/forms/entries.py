@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from worker_vllm import settings
-from worker_vllm.configuration import variables
 from worker_vllm.configuration.arguments import Argument, ArgumentTable
 from worker_vllm.forms.catalog import ENGINE_GROUPS, EXTRAS, WORKER_GROUPS, Group, Item
 
@@ -80,7 +79,7 @@ def _argument_entry(item: Item, argument: Argument, table: ArgumentTable) -> Ent
     if kind == "choice" and str(argument.default) not in choices:
         choices = ("", *choices)
     return Entry(
-        variable=variables.names(argument)[0],
+        variable=argument.variables[0],
         title=item.title or argument.name,
         type=kind,
         help=item.help or first_sentences(argument.help),
