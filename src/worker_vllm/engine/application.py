@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from pydantic import ValidationError
+
 from worker_vllm import asgi
 from worker_vllm.engine.lifecycle import EngineHost
 from worker_vllm.errors import ApplicationError, EngineDeadError, InternalError, WorkerError
@@ -65,14 +67,17 @@ async def ask(host: EngineHost, *, path: str, body: Mapping[str, Any], request_i
 def cause_of(error: WorkerError) -> WorkerError:
     """What an app's failure means: the first exception in its chain of causes that says more than "failed".
 
-    Starlette wraps what a handler raises after the answer has begun, so the news may be a few steps down.
+    Starlette wraps what a handler raises after the answer has begun, so the news may be a few steps down. A
+    pydantic error is no news: the request has been read by then, so it is vLLM's own answer that is at fault
+    (0.32 fails in this way to write the error event of a response).
     """
     cause: BaseException | None = error.__cause__
     while cause is not None:
-        meaning = translate(cause)
-        if not isinstance(meaning, InternalError):
-            return meaning
-        cause = cause.__cause__
+        if not isinstance(cause, ValidationError):
+            meaning = translate(cause)
+            if not isinstance(meaning, InternalError):
+                return meaning
+        cause = cause.__cause__ or cause.__context__
     return error
 
 
