@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -141,7 +142,7 @@ def walk(names: Iterable[str], machine: Mapping[str, str] = HERE) -> Iterator[tu
         if name not in packages or (name, extra) in seen:
             continue
         seen.add((name, extra))
-        for requirement in map(Requirement, packages[name].requires or ()):
+        for requirement in requirements(name):
             if requirement.marker and not requirement.marker.evaluate({**machine, "extra": extra}):
                 continue
             yield name, requirement
@@ -150,6 +151,12 @@ def walk(names: Iterable[str], machine: Mapping[str, str] = HERE) -> Iterator[tu
                 open_questions += [(target, asked) for asked in ("", *requirement.extras)]
 
 
+@functools.cache
+def requirements(name: str) -> list[Requirement]:
+    return [Requirement(text) for text in installed()[name].requires or ()]
+
+
+@functools.cache
 def installed() -> dict[str, importlib.metadata.Distribution]:
     return {canonicalize_name(found.metadata["Name"]): found for found in importlib.metadata.distributions()}
 
