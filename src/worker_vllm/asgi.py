@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
@@ -31,6 +32,9 @@ CANCEL_SECONDS = 5.0
 """How long leaving then waits for the cancelled task."""
 MAX_UNREAD_CHUNKS = 256
 """Body chunks that may wait unread before the app's `send` waits: bounds memory where the reader is slow."""
+CATCH_UP_TURNS = 8
+"""How many turns of the loop without a new chunk show that the app has nothing ready. A piece of text passes
+vLLM's generators and Starlette in three to six."""
 MAX_BODY_BYTES = 20_000_000
 """What `Response.read` takes unless told otherwise: the platform's own limit on a result (20 MB for
 /runsync)."""
@@ -71,7 +75,10 @@ class Response:
         return chunk
 
     async def read_available(self) -> bytes:
-        """What has come and was not read yet; waits until there is something. Empty at the body's end."""
+        """What has come and was not read yet; waits until there is something. Empty at the body's end.
+
+        Where the app's `send` had to wait, what the app has ready by now is in it as well.
+        """
         return await self._exchange.all_chunks()
 
     async def read(self, max_bytes: int = MAX_BODY_BYTES) -> bytes:
@@ -105,7 +112,8 @@ async def open_response(
         query: without its "?"; characters outside ASCII are percent-encoded here.
         headers: the request's; host and content-length are added.
         grace_seconds: how long the app may run on after the disconnect before its task is cancelled.
-        max_unread_chunks: how many body chunks may wait before the app has to.
+        max_unread_chunks: how many body chunks may wait unread before the app's `send` waits too. An app that
+            merges what it makes meanwhile, as vLLM does, then has less to do.
 
     Raises:
         InternalError: the app raised, or ended, before it began to answer (its exception is the cause, and
@@ -138,7 +146,8 @@ class _Exchange:
         self.disconnected = asyncio.Event()
         self._body: bytes | None = body
         self._chunks: deque[bytes] = deque()
-        self._max_unread_chunks = max_unread_chunks
+        self._max_unread_chunks = self._unread_allowed = max_unread_chunks
+        self._app_waits = False
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -199,7 +208,9 @@ class _Exchange:
         return self._chunks.popleft()
 
     async def all_chunks(self) -> bytes:
-        """All pieces of the body that are there, at least one; empty at its end."""
+        """All pieces of the body that are there or ready, at least one; empty at its end."""
+        if self._app_waits:
+            await self._catch_up()
         chunk = await self.next_chunk()
         if not self._chunks:
             return chunk or b""
@@ -208,11 +219,26 @@ class _Exchange:
         return b"".join(chunks)
 
     async def _put(self, chunk: bytes) -> None:
-        while len(self._chunks) >= self._max_unread_chunks and not self.disconnected.is_set():
+        if chunk:
+            self._chunks.append(chunk)
+            self._changed.set()
+        while len(self._chunks) >= self._unread_allowed and not self.disconnected.is_set():
+            self._app_waits = True
             self._room.clear()
             await self._room.wait()
-        if chunk and not self.disconnected.is_set():
-            self._chunks.append(chunk)
+        self._app_waits = False
+
+    async def _catch_up(self) -> None:
+        """Let the app, which waits in `send`, hand over what it has made meanwhile: a few turns of the loop.
+        It has nothing ready when nothing has come for `CATCH_UP_TURNS` turns."""
+        self._unread_allowed = sys.maxsize
+        self._room.set()
+        quiet, unread = 0, len(self._chunks)
+        while quiet < CATCH_UP_TURNS and len(self._chunks) < MAX_UNREAD_CHUNKS and not self.complete:
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if len(self._chunks) == unread else 0
+            unread = len(self._chunks)
+        self._unread_allowed = self._max_unread_chunks
 
     async def _wait_for_change(self) -> None:
         self._changed.clear()

@@ -1,8 +1,8 @@
 """Start-up told as it happens: which phase runs, and how long each took.
 
-A line per phase goes to the log, in one fixed form that `worker-vllm local` recognises on the worker's output
-(`phase: NAME …` when it begins, `phase: NAME 3.2 s` when it is done), because minutes of silence are what users
-report as "stuck".
+A line per phase goes to the log, in one fixed form that `worker-vllm local` recognises on the worker's
+output (`phase: NAME …` when it begins, `phase: NAME 3.2 s` when it is done), because minutes of silence are
+what users report as "stuck".
 """
 
 from __future__ import annotations

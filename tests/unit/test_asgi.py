@@ -167,7 +167,7 @@ async def test_a_slow_reader_slows_the_app() -> None:
     async with call(app_of(stream.endpoint), max_unread_chunks=5) as response:
         for _ in range(50):
             await asyncio.sleep(0)
-        assert stream.made == 6  # five unread and one in `send`
+        assert stream.made == 5  # the fifth waits in `send`
         assert len([chunk async for chunk in response]) == 100
 
 
@@ -482,3 +482,71 @@ async def test_what_came_while_the_reader_was_away_is_read_at_once() -> None:
         await stream.ended.wait()
         assert await response.read_available() == b"data: 1\n\ndata: 2\n\n"
         assert await response.read_available() == b""
+
+
+class Merging:
+    """An app that merges what it makes while nobody reads, as vLLM's output collector does: one chunk holds
+    all that has come since the last."""
+
+    def __init__(self) -> None:
+        self.ready = ""
+        self.finished = False
+        self.news = asyncio.Event()
+        self.chunks = 0
+
+    def make(self, text: str, *, finished: bool = False) -> None:
+        self.ready += text
+        self.finished = finished
+        self.news.set()
+
+    async def endpoint(self, request: Request) -> Response:
+        return StreamingResponse(self._generate(), media_type="text/event-stream")
+
+    async def _generate(self) -> AsyncGenerator[str, None]:
+        while not self.finished or self.ready:
+            await self.news.wait()
+            self.news.clear()
+            text, self.ready = self.ready, ""
+            self.chunks += 1
+            yield text
+        yield "usage"
+        yield "[DONE]"
+
+
+async def test_an_app_that_has_to_wait_merges_and_hands_over_all_at_the_next_reading() -> None:
+    app = Merging()
+    async with call(app_of(app.endpoint), max_unread_chunks=1) as response:
+        app.make("a")
+        assert await response.read_available() == b"a"
+        for letter in "bcdefg":  # made while the reader is busy
+            app.make(letter)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        assert await response.read_available() == b"bcdefg"
+        assert app.chunks == 3  # "a", "b" and the rest in one
+
+
+async def test_the_end_of_a_stream_is_not_cut_into_several_readings() -> None:
+    app = Merging()
+    async with call(app_of(app.endpoint), max_unread_chunks=1) as response:
+        app.make("a")
+        assert await response.read_available() == b"a"
+        app.make("b")
+        await asyncio.sleep(0)
+        app.make("c", finished=True)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert await response.read_available() == b"bcusage[DONE]"
+        assert await response.read_available() == b""
+
+
+async def test_an_app_that_waits_for_its_reader_hears_of_the_disconnect() -> None:
+    stream = Stream(chunks=100)
+    for _ in range(100):
+        stream.release.release()
+    async with call(app_of(stream.endpoint), max_unread_chunks=1) as response:
+        await response.read_available()
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert stream.ended.is_set()
+    assert stream.made < 100

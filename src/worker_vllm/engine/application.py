@@ -24,12 +24,20 @@ _TEXT_TYPES = ("text/", "application/xml", "application/yaml", "application/x-nd
 
 @asynccontextmanager
 async def open_answer(
-    host: EngineHost, *, method: str, path: str, query: str, body: Mapping[str, Any] | None, request_id: str
+    host: EngineHost,
+    *,
+    method: str,
+    path: str,
+    query: str,
+    body: Mapping[str, Any] | None,
+    request_id: str,
+    max_unread_chunks: int = asgi.MAX_UNREAD_CHUNKS,
 ) -> AsyncIterator[asgi.Response]:
     """Send a request to vLLM's app; leaving the context disconnects, which ends what still runs.
 
     Args:
         request_id: vLLM makes its own request ids of it.
+        max_unread_chunks: see `asgi.open_response`.
 
     Raises:
         ApplicationError: the app refused: its own error object.
@@ -43,7 +51,13 @@ async def open_answer(
         content = json.dumps(body).encode()
     try:
         async with asgi.open_response(
-            host.app, method=method, path=path, query=query, headers=headers, body=content
+            host.app,
+            method=method,
+            path=path,
+            query=query,
+            headers=headers,
+            body=content,
+            max_unread_chunks=max_unread_chunks,
         ) as response:
             if response.status >= 400:
                 raise _refusal(response.status, decode(response.headers, await response.read()))
