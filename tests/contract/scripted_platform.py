@@ -24,6 +24,7 @@ from typing import Any
 from aiohttp import web
 
 ROOT = Path(__file__).parents[2]
+SCRIPTED_WORKER = "tests/contract/scripted_worker.py"
 WORKER_ID = "pod-1"
 
 
@@ -223,13 +224,25 @@ class Worker:
 
     def children(self) -> list[int]:
         """Process ids of its children (the ping process)."""
-        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(word) for word in path.read_text().split()]
+        return _children(self.process.pid)
+
+    def descendants(self) -> list[int]:
+        """Process ids of everything below it, parents first."""
+        return _descendants(self.process.pid)
 
     def kill_group(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for children in tasks for word in children.read_text().split()]
+
+
+def _descendants(pid: int) -> list[int]:
+    return [one for child in _children(pid) for one in (child, *_descendants(child))]
 
 
 def is_running(pid: int) -> bool:
@@ -241,8 +254,11 @@ def is_running(pid: int) -> bool:
 
 
 @contextmanager
-def running_worker(platform: Platform, directory: Path, **environment: str) -> Iterator[Worker]:
-    """A scripted worker in a process group of its own, which is killed at the end."""
+def running_worker(
+    platform: Platform, directory: Path, *, script: str = SCRIPTED_WORKER, **environment: str
+) -> Iterator[Worker]:
+    """A worker in a process group of its own, which is killed at the end; scripted unless another is
+    named."""
     directory.mkdir(parents=True, exist_ok=True)
     environ = {
         "PATH": os.environ["PATH"],
@@ -254,7 +270,7 @@ def running_worker(platform: Platform, directory: Path, **environment: str) -> I
     }
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("scripted_worker.py"))],
+            [sys.executable, str(ROOT / script)],
             cwd=directory,
             env=environ,
             stdin=subprocess.DEVNULL,
