@@ -141,7 +141,8 @@ class Platform:
 
     async def _take(self, request: web.Request) -> web.Response:
         self.authorizations.add(request.headers.get("Authorization"))
-        wanted = int((re.search(r"batch_size=(\d+)", request.path_qs) or "=1")[0].split("=")[1])
+        batch = re.search(r"batch_size=(\d+)", request.path_qs)
+        wanted = int(batch[1]) if batch else 1
         taken = {"wanted": wanted, "at": time.time(), "given": 0, "left": False}
         self.takes.append(taken)
         try:
