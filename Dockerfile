@@ -4,11 +4,11 @@
 ARG VLLM_VERSION=v0.32.0
 FROM vllm/vllm-openai:${VLLM_VERSION}
 
-# Only what vLLM's image lacks, without dependencies: nothing of vLLM's moves. The import is the proof that
-# what the image has and what is added work together, at build time instead of on a rented GPU.
+# Only what vLLM's image lacks, without dependencies: nothing of vLLM's moves. The import proves while the
+# image is built, not on a rented GPU, that the SDK finds everything it needs and runs with vLLM's fastapi.
 COPY requirements.txt /requirements.txt
 RUN python3 -m pip install --no-cache-dir --no-deps -r /requirements.txt \
-    && python3 -c "import runpod, uvloop, vllm.entrypoints.openai.api_server"
+    && python3 -c "import runpod.serverless"
 
 # The Hugging Face cache lives under BASE_PATH, where RunPod mounts a network volume.
 ARG BASE_PATH=/runpod-volume
