@@ -208,6 +208,7 @@ def test_sigterm_while_the_engine_starts_ends_it_at_once(scenes: dict[str, Scene
     scene.platform.wait_for(lambda: scene.worker.events, 60)
     scene.stop()
     assert scene.exit_code() == 0
+    assert scene.worker.log.splitlines()[-1] == "told to stop while starting"
 
 
 def test_a_dead_engine_ends_an_idle_worker_even_when_its_clean_up_hangs(

@@ -204,7 +204,11 @@ class Service:
             logger.info(
                 "stopping: no new jobs; %d running may take %g s", len(self.jobs), self._grace_seconds
             )
-            self._resort_to_exit(self._grace_seconds + FAIL_SECONDS + STOP_SECONDS, health.EXIT_CUT_OFF)
+            self._resort_to_exit(
+                self._grace_seconds + FAIL_SECONDS + STOP_SECONDS,
+                # the stock SDK waits for its long polls long after the last job
+                lambda: health.EXIT_CUT_OFF if len(self.jobs) else health.EXIT_STOPPED,
+            )
             asyncio.get_running_loop().call_later(self._grace_seconds, self._give_up)
         else:
             self._give_up()
@@ -221,7 +225,7 @@ class Service:
         self._leaving = True
         self.exit_code = exit_code
         logger.error("leaving service with exit code %d: %s", exit_code, error.message)
-        self._resort_to_exit(LEAVE_SECONDS, exit_code)
+        self._resort_to_exit(LEAVE_SECONDS, lambda: exit_code)
         self.jobs.fail_all(error)
         # Stops intake through the SDK's own handler, which exists for this. Jobs are failed before that,
         # so that nothing is left to drain but their results.
@@ -237,9 +241,9 @@ class Service:
         except TimeoutError:
             logger.error("results of %d jobs were not accepted in time", len(self.jobs))
         await asyncio.sleep(1.0)
-        self._resort_to_exit(0, exit_code)
+        self._resort_to_exit(0, lambda: exit_code)
 
-    def _resort_to_exit(self, seconds: float, exit_code: int) -> None:
+    def _resort_to_exit(self, seconds: float, exit_code: Callable[[], int]) -> None:
         if self._last_resort is not None:
             self._last_resort.cancel()
-        self._last_resort = self._exit_later(seconds, lambda: exit_code)
+        self._last_resort = self._exit_later(seconds, exit_code)

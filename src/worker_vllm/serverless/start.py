@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -96,15 +97,10 @@ def run(
     with phases.phase("check the machine"):
         for warning in checks.check_machine():
             logger.warning("%s", warning)
-    try:
-        # the engine's processes inherit the environment as it is while they are started
-        withheld = configuration.secrets_withheld(environ)
-        with _stop_signals_interrupt(), phases.phase("start the engine"), withheld:
-            engines = start(configuration)
-    except KeyboardInterrupt:
-        logger.info("told to stop while starting")
-        health.end_children()
-        return health.EXIT_STOPPED
+    # the engine's processes inherit the environment as it is while they are started
+    withheld = configuration.secrets_withheld(environ)
+    with _stop_signals_end_the_process(), phases.phase("start the engine"), withheld:
+        engines = start(configuration)
     return _serve(configuration.worker, engines, phases)
 
 
@@ -174,15 +170,18 @@ def _use_uvloop() -> None:
 
 
 @contextmanager
-def _stop_signals_interrupt() -> Iterator[None]:
-    """SIGTERM is KeyboardInterrupt in the block, as in `vllm serve`: what has been started by then is
-    ended by vLLM as the exception passes."""
+def _stop_signals_end_the_process() -> Iterator[None]:
+    """In the block a stop signal ends the process and its children at once. Nothing is lost, since no job
+    has been taken; and unwinding, as an exception would, can wait for minutes in vLLM for an engine that
+    is half up."""
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    def end(*_: object) -> None:
+        os.write(2, b"told to stop while starting\n")  # a logger may be in use by what this interrupts
+        health.exit_now(health.EXIT_STOPPED)
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
