@@ -21,7 +21,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Room to its modules; a package is a room. A room may import itself.
 ROOMS = {
     "leaves": ("env_names", "errors", "phases", "sse", "batching", "wire", "values", "vllm_homes"),
-    "asgi": ("asgi",),
+    "asgi": ("asgi", "exchange"),
     "job": ("job", "job_fields", "job_values", "prompts", "route_body", "routes", "sampling", "structured"),
     "settings": ("settings",),
     "configuration": ("configuration",),

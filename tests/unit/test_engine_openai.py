@@ -12,7 +12,13 @@ from starlette.routing import Route
 
 from tests.fakes import FakeHost
 from worker_vllm.engine.openai import OpenAIvLLMEngine
-from worker_vllm.errors import ApplicationError, EngineDeadError, RequestError, RouteForbiddenError
+from worker_vllm.errors import (
+    ApplicationError,
+    EngineDeadError,
+    RequestError,
+    RouteForbiddenError,
+    RouteNotFoundError,
+)
 from worker_vllm.job import JobInput
 from worker_vllm.settings import WorkerSettings
 
@@ -164,6 +170,27 @@ async def test_an_error_event_in_mid_stream_is_delivered_and_raised(raw: bool) -
         assert "".join(parts) == CHUNKS[0] + ERROR_EVENT + CHUNKS[2]
     else:
         assert [chunk for part in parts for chunk in part][-1] == {"error": ERROR}
+
+
+@pytest.mark.parametrize("raw", [True, False])
+async def test_a_refused_stream_holds_its_error_event(raw: bool) -> None:
+    """A reader of the stream learns of the refusal from nowhere else."""
+    parts = []
+    with pytest.raises(ApplicationError):
+        async for part in stream(
+            App(JSONResponse({"error": ERROR}, 500)), {"stream": True}, raw_openai_output=raw
+        ):
+            parts.append(part)
+    expected = f"data: {json.dumps({'error': ERROR})}\n\ndata: [DONE]\n\n" if raw else [{"error": ERROR}]
+    assert parts == [expected]
+
+
+async def test_a_stream_of_an_unknown_route_is_refused_in_the_stream_too() -> None:
+    parts = []
+    with pytest.raises(RouteNotFoundError):
+        async for part in stream(App(JSONResponse({})), {"stream": True}, "/v1/nonsense"):
+            parts.append(part)
+    assert len(parts) == 1 and '"code": 404' in parts[0] and parts[0].endswith("data: [DONE]\n\n")
 
 
 async def test_text_that_speaks_of_errors_is_no_error() -> None:

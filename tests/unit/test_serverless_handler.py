@@ -206,9 +206,15 @@ async def test_errors_as_body_gives_openai_clients_their_error_object_as_text() 
     engine = ScriptedEngine(then=errors.ApplicationError(400, body["error"], body))
     (text,) = await items(Serving(engine, errors_as_body=True), chat())
     assert json.loads(text) == body
-    (text,) = await items(Serving(engine, errors_as_body=True), chat(stream=True))
-    assert text.endswith("data: [DONE]\n\n")
-    assert json.loads(text.removeprefix("data: ").split("\n\n")[0]) == body
+    event = 'data: {"error": {}}\n\ndata: [DONE]\n\n'  # a stream gets its error event from the engine
+    streaming = ScriptedEngine(event, then=errors.ApplicationError(400, body["error"], body))
+    assert await items(Serving(streaming, errors_as_body=True), chat(stream=True)) == [event]
+
+
+async def test_errors_as_body_leaves_vllms_own_faults_failed() -> None:
+    body = {"error": {"message": "no", "type": "InternalServerError", "param": None, "code": 500}}
+    engine = ScriptedEngine(then=errors.ApplicationError(500, body["error"], body))
+    assert failure((await items(Serving(engine, errors_as_body=True), chat()))[-1])["code"] == 500
 
 
 async def test_errors_as_body_leaves_native_jobs_and_the_workers_own_faults_alone() -> None:
@@ -288,3 +294,11 @@ async def test_a_first_token_that_does_not_come_is_a_504_and_one_that_came_count
 
     assert failure((await asyncio.get_running_loop().create_task(drive(0)))[-1])["code"] == 504
     assert await asyncio.get_running_loop().create_task(drive(2)) == ["a", "a"]
+
+
+async def test_a_failed_jobs_record_names_type_and_field_but_not_the_text() -> None:
+    engine = ScriptedEngine(then=errors.RequestError("you said: secret", param="messages"))
+    await items(Serving(engine), native())
+    record = engine.seen[0][2]
+    assert record is not None
+    assert (record.error_code, record.error_type) == (400, "BadRequestError(messages)")

@@ -30,7 +30,7 @@ def test_a_jobs_line_holds_its_figures(capsys: pytest.CaptureFixture[str]) -> No
     log.job_ended(record())
     assert capsys.readouterr().out.endswith(
         "job j1 route=/v1/chat/completions prompt_tokens=7 output_tokens=3 queue=0.25 ttft=0.5 total=2.0 "
-        "finish=stop error=-\n"
+        "finish=stop error=- error_type=-\n"
     )
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from worker_vllm import asgi
 from worker_vllm.engine.lifecycle import EngineHost
 from worker_vllm.errors import ApplicationError, EngineDeadError, InternalError, WorkerError
+from worker_vllm.exchange import MAX_UNREAD_CHUNKS
 from worker_vllm.vllm_errors import translate
 
 EVENT_STREAM = "text/event-stream"
@@ -31,7 +32,7 @@ async def open_answer(
     query: str,
     body: Mapping[str, Any] | None,
     request_id: str,
-    max_unread_chunks: int = asgi.MAX_UNREAD_CHUNKS,
+    max_unread_chunks: int = MAX_UNREAD_CHUNKS,
 ) -> AsyncIterator[asgi.Response]:
     """Send a request to vLLM's app; leaving the context disconnects, which ends what still runs.
 

@@ -14,6 +14,7 @@ from worker_vllm.engine.lifecycle import EngineHost
 from worker_vllm.engine.record import current_record
 from worker_vllm.engine.routes import Route, Routes
 from worker_vllm.errors import ApplicationError, EngineDeadError, InternalError, RequestError, WorkerError
+from worker_vllm.exchange import MAX_UNREAD_CHUNKS
 from worker_vllm.job import JobInput
 from worker_vllm.settings import WorkerSettings
 
@@ -50,35 +51,53 @@ class OpenAIvLLMEngine:
             request_id: vLLM's own ids of the job's requests hold it.
 
         Raises:
-            WorkerError: what went wrong. In a stream that has begun, its last chunk holds the error event.
+            WorkerError: what went wrong. Where a stream was asked for, its last chunk holds the error event.
         """
         return self._host.attend(self._chunks(job, request_id))
 
     async def _chunks(self, job: JobInput, request_id: str) -> AsyncGenerator[Any, None]:
-        route = self._route(job)
-        async with application.open_answer(
-            self._host,
-            method=route.method,
-            path=job.route,
-            query=job.query,
-            body=self._body(job, route, request_id),
-            request_id=request_id,
-            max_unread_chunks=self._unread_chunks(route),
-        ) as response:
-            if not response.headers.get("content-type", "").startswith(application.EVENT_STREAM):
-                yield self._plain(job, response.headers, await response.read())
-                return
-            async with aclosing(self._stream(response, route)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+        route: Route | None = None
+        has_begun = False
+        try:
+            route = self._route(job)
+            async with application.open_answer(
+                self._host,
+                method=route.method,
+                path=job.route,
+                query=job.query,
+                body=self._body(job, route, request_id),
+                request_id=request_id,
+                max_unread_chunks=self._unread_chunks(job, route),
+            ) as response:
+                if not response.headers.get("content-type", "").startswith(application.EVENT_STREAM):
+                    yield self._plain(job, response.headers, await response.read())
+                    return
+                async with aclosing(self._stream(response, job, route)) as chunks:
+                    async for chunk in chunks:
+                        has_begun = True
+                        yield chunk
+        except WorkerError as error:
+            # A client that reads a stream learns of a refusal from the stream alone: the gateway shows it no
+            # failed job's error.
+            if job.stream and not has_begun:
+                yield self._error_chunk(error, route)
+            raise
 
-    def _unread_chunks(self, route: Route) -> int:
+    def _error_chunk(self, error: WorkerError, route: Route | None) -> Any:
+        if route is not None and self._is_parsed(route):
+            return [{"error": error.to_error()}]
+        return "".join(_error_events(error, named=route is not None and not route.chunks))
+
+    def _is_parsed(self, route: Route) -> bool:
+        return route.chunks and not self._settings.raw_openai_output
+
+    def _unread_chunks(self, job: JobInput, route: Route) -> int:
         """One, so that vLLM merges what it generates while a chunk is delivered: an event costs it about 75
         µs, and a token that shares its event costs next to nothing. Batch sizes count vLLM's own events."""
-        return 1 if self._batch_size(route) is None else asgi.MAX_UNREAD_CHUNKS
+        return 1 if self._batch_size(job, route) is None else MAX_UNREAD_CHUNKS
 
-    def _batch_size(self, route: Route) -> BatchSize | None:
-        return pacing.batch_size(self._settings) if route.chunks else None
+    def _batch_size(self, job: JobInput, route: Route) -> BatchSize | None:
+        return pacing.batch_size(self._settings, job.batch) if route.chunks else None
 
     def _route(self, job: JobInput) -> Route:
         if self._routes is None:
@@ -87,8 +106,12 @@ class OpenAIvLLMEngine:
 
     def _body(self, job: JobInput, route: Route, request_id: str) -> dict[str, Any] | None:
         for name in job.operator_fields:
-            if not getattr(self._host.args, _OPENED_BY[name.split(".")[-1]], None):
-                raise RequestError(f"{name} is closed to jobs by the endpoint's operator", param=name)
+            argument = _OPENED_BY[name.split(".")[-1]]
+            if not getattr(self._host.args, argument, None):
+                message = (
+                    f"{name} is closed to jobs; the endpoint's operator opens it with {argument.upper()}"
+                )
+                raise RequestError(message, param=name)
         if route.method in ("GET", "HEAD"):
             return job.body
         body = dict(job.body or {})
@@ -109,14 +132,16 @@ class OpenAIvLLMEngine:
                 raise ApplicationError(500, error if isinstance(error, dict) else None, answer)
         return answer
 
-    async def _stream(self, response: asgi.Response, route: Route) -> AsyncGenerator[Any, None]:
+    async def _stream(
+        self, response: asgi.Response, job: JobInput, route: Route
+    ) -> AsyncGenerator[Any, None]:
         batches = self._arrivals(response, route)
-        size = self._batch_size(route)
+        size = self._batch_size(job, route)
         limit = self._settings.max_chunk_bytes
         if size is not None:
             events = _singly(batches)
             batches = coalesce(events, size=size, weigh=_one, cost=_byte_count, max_bytes=limit)
-        parsed = route.chunks and not self._settings.raw_openai_output
+        parsed = self._is_parsed(route)
         async with aclosing(batches):
             async for batch in batches:
                 for part in _parts(batch, limit):

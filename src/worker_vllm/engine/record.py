@@ -24,6 +24,8 @@ class JobRecord:
         finished_at: when the job ended; set by the handler.
         finish_reason: the last choice's, as vLLM names it.
         error_code: the status of the error that ended the job, if one did; set by the handler.
+        error_type: its type and, where it has one, the field it names: never its text, which can quote the
+            job.
         unfinished: ids of engine requests that have begun and not come to their end.
     """
 
@@ -37,6 +39,7 @@ class JobRecord:
     finished_at: float | None = None
     finish_reason: str | None = None
     error_code: int | None = None
+    error_type: str | None = None
     unfinished: set[str] = field(default_factory=set)
 
     def take_usage(self, usage: Any) -> None:

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from worker_vllm import sse
 from worker_vllm.engine.record import JobRecord, current_record
 from worker_vllm.errors import ApplicationError, DeadlineError, InternalError, RequestError, WorkerError
 from worker_vllm.job import JobInput
@@ -157,7 +156,8 @@ class _Answer:
         if self.failure is lease.failure and self._request is not None and self._request.stream:
             event = error_event(self.last_chunk, error)
         is_route = self._request is not None and self._request.kind == "route"
-        if self._serving.errors_as_body and is_route and isinstance(self.failure, RequestError):
+        is_refusal = isinstance(self.failure, RequestError) and self.failure.code < 500
+        if self._serving.errors_as_body and is_route and is_refusal:
             return self._error_body(error)
         return [*event, {"error": _text(error)}]
 
@@ -167,21 +167,20 @@ class _Answer:
     def _fail(self, failure: WorkerError) -> None:
         self.record.finished_at = time.monotonic()
         self.record.error_code = failure.code
+        self.record.error_type = f"{failure.type}({failure.param})" if failure.param else failure.type
         self.failure = failure
         if failure.fatal:
             self._serving.report(failure)
 
     def _error_body(self, error: dict[str, Any]) -> list[Any]:
         """OPENAI_ERRORS=body: the error as an answer that the gateway hands on with status 200. As text,
-        since an object with an `error` key would fail the job. A stream that has begun holds its error
-        event already."""
+        since an object with an `error` key would fail the job. A stream holds its error event already."""
         if self.last_chunk is not None:
             return []
         body = {"error": error}
         if isinstance(self.failure, ApplicationError) and isinstance(self.failure.body, dict):
             body = clean(self.failure.body)
-        streamed = self._request is not None and self._request.stream
-        return [sse.encode(_text(body)) + sse.encode(sse.DONE) if streamed else _text(body)]
+        return [_text(body)]
 
 
 def _platform_limit(job: dict[str, Any]) -> float | None:

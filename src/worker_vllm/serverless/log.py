@@ -52,6 +52,7 @@ def job_ended(record: JobRecord) -> None:
         "total": _seconds(record.received_at, record.finished_at),
         "finish": record.finish_reason,
         "error": record.error_code,
+        "error_type": record.error_type and one_line(record.error_type, MAX_ID_LENGTH),
     }
     words = " ".join(f"{name}={'-' if value is None else value}" for name, value in fields.items())
     logger.info("job %s %s", record.job_id, words, extra={"job": {"requestId": record.job_id, **fields}})
