@@ -152,9 +152,10 @@ class PromptIntake(_Scaler):
             return []
 
     def _begin(self, session: Any, job: dict[str, Any]) -> None:
-        if not isinstance(job, dict) or "id" not in job or "input" not in job:
+        if not isinstance(job, dict) or not isinstance(job.get("id"), str) or "input" not in job:
             logger.error("the platform sent a job without id or input; it is left alone")
             return
+        job.pop("self", None)  # the SDK makes keyword arguments of a job's keys
         if job["id"] in self.jobs_tasks:
             logger.warning("the platform sent a job again that is running; one run answers both")
             return
