@@ -86,12 +86,12 @@ def test_brief_shows_phases_and_trouble_and_logs_the_rest() -> None:
         '{"level": "ERROR", "message": "x"}',
         "Traceback (most recent call last):",
         "ValueError: no",
-        "WARNING " + "x" * 500,
+        "ERROR " + "x" * 500,
     ]
     for line in lines:
         output.line("worker-0", line)
     shown = terminal.getvalue().splitlines()
-    assert shown[:-1] == ["worker-0 | phase: weights 3.2 s", *(f"worker-0 | {line}" for line in lines[2:-1])]
+    assert shown[:-1] == ["worker-0 | phase: weights 3.2 s", *(f"worker-0 | {line}" for line in lines[3:-1])]
     assert shown[-1].endswith("xx…")
     assert len(shown[-1]) < 200
     assert log.getvalue().count("\n") == len(lines)

@@ -7,9 +7,8 @@ from typing import TextIO
 
 PHASE = "phase: "
 BRIEF_LENGTH = 160
-_TROUBLE = re.compile(
-    r"\b(WARN|WARNING|ERROR|CRITICAL|FATAL)\b|Traceback \(most recent call last\)|\w(Error|Exception): "
-)
+# Not warnings: vLLM has a dozen at every start on a CPU, and they are in the log.
+_TROUBLE = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|Traceback \(most recent call last\)|\w(Error|Exception): ")
 
 
 class WorkerOutput:
@@ -18,7 +17,7 @@ class WorkerOutput:
     Args:
         terminal: where shown lines go, each behind its worker's name.
         log: gets every line, if given; whoever opened it closes it.
-        brief: show only start-up phases, warnings and errors, long ones cut.
+        brief: show only start-up phases and errors, long ones cut.
     """
 
     def __init__(self, terminal: TextIO, log: TextIO | None = None, *, brief: bool = False) -> None:
