@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from tests import models
+from tests.vllm import adapters
 from worker_vllm import vllm_compat
 from worker_vllm.engine.lifecycle import EngineHost
 
@@ -55,9 +56,11 @@ def build(folder: Path, *flags: str) -> EngineHost:
 
 
 @pytest.fixture(scope="session")
-def tiny_engine(vllm_environment: None) -> Iterator[EngineHost]:
+def tiny_engine(vllm_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHost]:
+    adapter = adapters.make(models.tiny(), tmp_path_factory.mktemp("adapter"))
     names = ("--served-model-name", "tiny", "second-name")
-    host = build(models.tiny(), "--enforce-eager", *names, "--max-model-len", "512")
+    loras = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"shifted={adapter}")
+    host = build(models.tiny(), "--enforce-eager", *names, *loras, "--max-model-len", "512")
     yield host
     host.stop()
 
@@ -78,7 +81,7 @@ def embedding_engine(vllm_environment: None) -> Iterator[EngineHost]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def tiny(tiny_engine: EngineHost) -> AsyncIterator[EngineHost]:
-    """Two random layers: fast nonsense, for everything that is not about the text."""
+    """Two random layers and the adapter "shifted": fast nonsense, for all that is not about the text."""
     await tiny_engine.ready()
     yield tiny_engine
     await tiny_engine.close()

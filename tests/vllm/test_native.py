@@ -11,16 +11,15 @@ from tests.vllm.driving import run, run_recorded, stream, text_of
 from worker_vllm.engine.lifecycle import EngineHost
 from worker_vllm.errors import RequestError
 
-GREEDY = {"temperature": 0, "max_tokens": 24}
+GREEDY = {"temperature": 0, "max_tokens": 16}
+QUESTION = "What is the capital of France?"
 SHAPES: dict[str, dict[str, Any]] = {
     "prompt": {"prompt": "The capital of France is"},
     "token ids": {"prompt": [504, 3575, 282, 4649, 314]},
-    "template": {"prompt": "What is the capital of France?", "apply_chat_template": True},
-    "messages": {"messages": [{"role": "user", "content": "What is the capital of France?"}]},
-    "messages in parts": {
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "The capital of France?"}]}]
-    },
-    "messages as prompt": {"prompt": [{"role": "user", "content": "What is the capital of France?"}]},
+    "template": {"prompt": QUESTION, "apply_chat_template": True},
+    "messages": {"messages": [{"role": "user", "content": QUESTION}]},
+    "messages in parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]},
+    "messages as prompt": {"prompt": [{"role": "user", "content": QUESTION}]},
 }
 
 
@@ -35,10 +34,10 @@ async def test_stream_joins_to_the_plain_answer(demo: EngineHost, shape: str) ->
     assert items[-1]["choices"][0]["finish_reason"] == plain["choices"][0]["finish_reason"]
 
 
-@pytest.mark.parametrize("text", ["🎉🦊👩‍👩‍👧 🇫🇷", "今日は良い天気ですね。東京", "žluťoučký kůň €"])
+@pytest.mark.parametrize("text", ["🦊👩‍👧🇫🇷", "東京 天気", "žluť kůň €"])
 async def test_no_character_is_cut_in_a_stream(demo: EngineHost, text: str) -> None:
     # a base-model prompt that the model continues by repeating it
-    job = {"prompt": f"{text}\n{text}\n{text}\n{text}\n", "sampling_params": {**GREEDY, "max_tokens": 48}}
+    job = {"prompt": f"{text}\n{text}\n{text}\n{text}\n", "sampling_params": {**GREEDY, "max_tokens": 24}}
     (plain,) = await run(demo, job)
     items = await run(demo, {**job, "stream": True})
     assert text in text_of([plain])

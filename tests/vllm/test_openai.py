@@ -14,7 +14,7 @@ from worker_vllm.engine.lifecycle import EngineHost
 from worker_vllm.errors import ApplicationError, RequestError, RouteForbiddenError, RouteNotFoundError
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-GREEDY = {"temperature": 0, "max_tokens": 24}
+GREEDY = {"temperature": 0, "max_tokens": 16}
 
 
 def route(path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -44,17 +44,18 @@ async def test_a_chat_answers(demo: EngineHost) -> None:
     assert answer["id"] == "chatcmpl-job"
 
 
-@pytest.mark.parametrize("text", ["🎉🦊👩‍👩‍👧 🇫🇷", "今日は良い天気ですね。東京"])
-@pytest.mark.parametrize("raw", [True, False])
-async def test_stream_joins_to_the_plain_answer(demo: EngineHost, raw: bool, text: str) -> None:
-    body = {"prompt": f"{text}\n{text}\n{text}\n{text}\n", "temperature": 0, "max_tokens": 48}
+@pytest.mark.parametrize("text", ["🦊👩‍👧🇫🇷", "東京 天気"])
+async def test_stream_joins_to_the_plain_answer(demo: EngineHost, text: str) -> None:
+    body = {"prompt": f"{text}\n{text}\n{text}\n{text}\n", "temperature": 0, "max_tokens": 24}
     (plain,) = await run(demo, route("/v1/completions", body))
-    parts = await run(demo, route("/v1/completions", {**body, "stream": True}), raw_openai_output=raw)
-    chunks = chunks_of(parts) if raw else [chunk for part in parts for chunk in part]
-    assert text in text_of(chunks)
-    assert text_of(chunks) == plain["choices"][0]["text"]
-    if raw:
-        assert parts[-1].endswith("data: [DONE]\n\n")
+    answer = plain["choices"][0]["text"]
+    assert text in answer
+    streamed = route("/v1/completions", {**body, "stream": True})
+    raw = await run(demo, streamed)
+    assert text_of(chunks_of(raw)) == answer
+    assert raw[-1].endswith("data: [DONE]\n\n")
+    parsed = await run(demo, streamed, raw_openai_output=False)
+    assert text_of([chunk for part in parsed for chunk in part]) == answer
 
 
 async def test_a_chat_stream_has_usage_where_it_is_asked_for(demo: EngineHost) -> None:
@@ -151,7 +152,7 @@ async def test_the_job_id_is_in_the_ids_of_responses(tiny: EngineHost) -> None:
 async def test_models_lists_every_name(tiny: EngineHost) -> None:
     for nothing in (None, {}):
         (answer,) = await run(tiny, route("/v1/models", nothing))
-        assert [model["id"] for model in answer["data"]] == ["tiny", "second-name"]
+        assert [model["id"] for model in answer["data"]] == ["tiny", "second-name", "shifted"]
 
 
 async def test_text_and_empty_answers_come_by_content_type(tiny: EngineHost) -> None:
