@@ -54,6 +54,9 @@ def translate(error: BaseException) -> errors.WorkerError:
         return errors.InternalError("the engine failed on this request")
     if _is_a(error, "VLLMNotFoundError"):
         return errors.ApplicationError(404, {"message": str(error), "type": "NotFoundError"}, None)
+    if _is_a(error, "VLLMUnprocessableEntityError"):  # an image that cannot be fetched, and the like
+        detail = {"message": _sentence(error), "type": "UnprocessableEntityError"}
+        return errors.ApplicationError(422, {**detail, "param": getattr(error, "parameter", None)}, None)
     if isinstance(error, _foreign()):
         return _request_error(error)
     return errors.InternalError("vLLM's front end failed on this request")
@@ -70,6 +73,9 @@ def _request_error(error: BaseException) -> errors.RequestError:
         first = details()[0]
         field = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or part.isidentifier())
         return errors.RequestError(f"{field}: {first['msg']}" if field else first["msg"], param=field or None)
-    # VLLMValidationError's text repeats the parameter and value behind the sentence
-    text = str(error.args[0]) if error.args else str(error)
-    return errors.RequestError(text or type(error).__name__, param=getattr(error, "parameter", None))
+    return errors.RequestError(_sentence(error), param=getattr(error, "parameter", None))
+
+
+def _sentence(error: BaseException) -> str:
+    # str() of a validation error repeats the parameter and its value, which is the caller's, behind this
+    return str(error.args[0] if error.args else error) or type(error).__name__

@@ -10,6 +10,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "CompletionRequest": ("vllm.entrypoints.openai.completion.protocol",),
     "EngineDeadError": ("vllm.v1.engine.exceptions",),
     "EngineGenerateError": ("vllm.v1.engine.exceptions",),
+    "DEFAULT_LOGGING_CONFIG": ("vllm.logger",),
     "ErrorResponse": ("vllm.entrypoints.serve.engine.protocol", "vllm.entrypoints.openai.engine.protocol"),
     "FlexibleArgumentParser": ("vllm.utils.argparse_utils",),
     "GenerationError": ("vllm.exceptions", "vllm.entrypoints.openai.engine.protocol"),
@@ -52,10 +53,12 @@ HOMES: dict[str, tuple[str, ...]] = {
 """Names that every supported version has: name to modules, the newest home first."""
 
 OPTIONAL_HOMES: dict[str, tuple[str, ...]] = {
+    "StrictDataclassError": ("huggingface_hub.errors",),  # model configurations that check their own types
     "GracefulHTTPError": ("vllm.exceptions",),  # 0.30: admission control, with the status it wants
     "RetryableRequestError": ("vllm.exceptions",),  # 0.30
     "VLLMClientError": ("vllm.exceptions",),  # 0.28: before that, plain ValueErrors
     "VLLMNotFoundError": ("vllm.exceptions",),
+    "VLLMUnprocessableEntityError": ("vllm.exceptions",),
     "configure_logging_from_args": ("vllm.logger",),  # 0.32: --logging-config must reach the children
     "propagate_flash_late_interaction": (  # 0.32: an option of the front end that the engine must hear of
         "vllm.entrypoints.common.cli_args",

@@ -117,6 +117,7 @@ def test_exceptions_are_translated_by_type() -> None:
     ]
     optional: list[tuple[str, tuple[Any, ...], type[Exception], int]] = [
         ("VLLMNotFoundError", ("no",), ApplicationError, 404),
+        ("VLLMUnprocessableEntityError", ("no image",), ApplicationError, 422),
         ("GracefulHTTPError", ("busy", 503), RetryableError, 429),
         ("RetryableRequestError", ("again",), RetryableError, 503),
     ]
