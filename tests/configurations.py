@@ -49,10 +49,12 @@ def configure(
     machine: Machine = GPU,
     root: Path = NOWHERE,
     heads: int | None = 32,
+    config: Mapping[str, Any] | None = None,
     **variables: str,
 ) -> Configuration:
     """Resolve `environ` and `variables`, with a model unless they name one."""
-    config = None if heads is None else {"num_attention_heads": heads}
+    if config is None and heads is not None:
+        config = {"num_attention_heads": heads}
     return resolve(
         {"MODEL_NAME": "org/model", **(environ or {}), **variables},
         table=table(version),

@@ -3,7 +3,9 @@ itself."""
 
 from __future__ import annotations
 
+import gc
 import json
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,13 +16,19 @@ from worker_vllm import errors, values, vllm_compat, vllm_table
 
 if TYPE_CHECKING:
     from worker_vllm.configuration import Configuration
+    from worker_vllm.settings import Effective
 
 # what vLLM raises for values that it refuses; pydantic's ValidationError is a ValueError
 _REFUSALS = (ValueError, TypeError, NotImplementedError, AssertionError)
 _MESSAGE_LENGTH = 400
 
-VARIABLES = "worker_variables"
-"""The attribute of a namespace that says which variable set which argument; vLLM does not look at it."""
+CHOSEN = "worker_chosen"
+"""The attribute of a namespace that holds what was chosen, by argument; vLLM does not look at it."""
+
+_SHORT_WORD = 2
+# these words stand in most of vLLM's messages, whatever is wrong
+_COMMON_NAMES = frozenset({"model", "served_model_name", "tokenizer", "runner", "convert"})
+_PYDANTIC_TAIL = re.compile(r"\s*\[type=.*?(?=$|\s\w+\n)|\s*For further information visit \S+", re.DOTALL)
 
 
 def namespace(configuration: Configuration) -> Namespace:
@@ -33,6 +41,8 @@ def namespace(configuration: Configuration) -> Namespace:
         raise errors.ConfigurationError(
             [f"vLLM cannot be loaded with its variables {names}: {error}"]
         ) from error
+    # what importing vLLM has made stays: no collection need walk it again, and the exit not for four seconds
+    gc.freeze()
     actions = {action.dest: action for action in parser._actions}
     chosen = configuration.chosen()
     problems = list(_bad_variables(configuration))
@@ -48,7 +58,7 @@ def namespace(configuration: Configuration) -> Namespace:
     if problems:
         raise errors.ConfigurationError([configuration.redactor.text(problem) for problem in problems])
     args.model_tag = args.model
-    setattr(args, VARIABLES, {name: effective.variable or name for name, effective in chosen.items()})
+    setattr(args, CHOSEN, chosen)
     return args
 
 
@@ -62,17 +72,23 @@ def check_engine_config(args: Namespace) -> tuple[Any, Any]:
         ConfigurationError: vLLM refuses the combination, for this model or this machine.
         OSError, RuntimeError: the model's files cannot be had, or the machine lacks something.
     """
-    engine_args = vllm_compat.load("AsyncEngineArgs").from_cli_args(args)
-    if propagate := vllm_compat.load("propagate_flash_late_interaction"):
-        propagate(args, engine_args)
     try:
+        engine_args = vllm_compat.load("AsyncEngineArgs").from_cli_args(args)
+        if propagate := vllm_compat.load("propagate_flash_late_interaction"):
+            propagate(args, engine_args)
         # any other context has no tuned batch sizes and falls back to 2048 tokens and 128 sequences
         context = vllm_compat.load("UsageContext").OPENAI_API_SERVER
         return engine_args, engine_args.create_engine_config(usage_context=context)
-    except _REFUSALS as error:
+    except _refusals() as error:
         if (obstacle := _obstacle(error)) is not None:
             raise obstacle from error
-        raise errors.ConfigurationError([explain(error, getattr(args, VARIABLES, {}))]) from error
+        raise errors.ConfigurationError([explain(error, getattr(args, CHOSEN, {}))]) from error
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What vLLM raises for values that it refuses, and what the hub library's strict configurations do."""
+    strict = vllm_compat.load("StrictDataclassError")
+    return (*_REFUSALS, strict) if strict else _REFUSALS
 
 
 def _obstacle(error: BaseException | None) -> OSError | None:
@@ -89,11 +105,11 @@ def _obstacle(error: BaseException | None) -> OSError | None:
     return None
 
 
-def explain(error: Exception, variables: Mapping[str, str]) -> str:
+def explain(error: Exception, chosen: Mapping[str, Effective]) -> str:
     """What vLLM says is wrong, in one line, with the variables that set what it speaks of.
 
     Args:
-        variables: argument to the variable that set it.
+        chosen: what was chosen, by argument.
     """
     if isinstance(error, ValidationError):
         # one entry a fault; pydantic's own text would repeat the whole input, secrets and all
@@ -101,16 +117,20 @@ def explain(error: Exception, variables: Mapping[str, str]) -> str:
     else:
         message = str(error) or type(error).__name__
     message = " ".join(message.split())[:_MESSAGE_LENGTH]
-    spoken_of = sorted(
-        {
-            variable
-            for name, variable in variables.items()
-            if name in message or f"--{name.replace('_', '-')}" in message
-        }
-    )
-    # a short name such as "model" is in every message, and says nothing
-    spoken_of = [variable for variable in spoken_of if len(variable) > len("MODEL_NAME")] or spoken_of
-    return f"{message} (set by {', '.join(spoken_of)})" if spoken_of else message
+    set_by = {name: effective.variable for name, effective in chosen.items() if effective.variable}
+    spoken_of = {set_by[name] for name in set_by if _speaks_of(message, name, chosen[name].value)}
+    if spoken_of:
+        return f"{message} (set by {', '.join(sorted(spoken_of))})"
+    return f"{message} (set here: {', '.join(sorted(set(set_by.values())))})" if set_by else message
+
+
+def _speaks_of(message: str, name: str, value: Any) -> bool:
+    """Whether vLLM's message is about the argument `name`: it has its name, its value, or a key of that."""
+    candidates = value if isinstance(value, dict) else [value]
+    words = {word for word in candidates if isinstance(word, str) and len(word) > _SHORT_WORD}
+    if name not in _COMMON_NAMES:
+        words |= {name, name.replace("_", "-"), name.replace("_", " ")}
+    return any(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", message) for word in words)
 
 
 def _pydantic_message(detail: Any) -> str:
@@ -147,5 +167,6 @@ def _text(value: Any) -> str:
 
 
 def _parser_message(error: ValueError) -> str:
-    # argparse begins with the flag: "argument --max-model-len: invalid … value"
-    return " ".join(str(error).split(": ", 1)[-1].split())[:_MESSAGE_LENGTH]
+    # argparse begins with the flag, "argument --seed: invalid …", and pydantic ends with its own affairs
+    message = _PYDANTIC_TAIL.sub("", str(error).split(": ", 1)[-1])
+    return " ".join(message.split())[:_MESSAGE_LENGTH]

@@ -86,7 +86,12 @@ DIRECT: list[tuple[str, str, str, Any]] = [
     ("DISABLE_MM_PREPROCESSOR_CACHE", "true", "mm_processor_cache_gb", 0.0),
     ("SAFETENSORS_LOAD_STRATEGY", "prefetch", "safetensors_load_strategy", "prefetch"),
     ("GUIDED_DECODING_BACKEND", "xgrammar", "structured_outputs_config", {"backend": "xgrammar"}),
-    ("ROPE_THETA", "1000000", "hf_overrides", {"rope_parameters": {"rope_theta": 1e6}}),
+    (
+        "ROPE_THETA",
+        "1000000",
+        "hf_overrides",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    ),
     ("ATTENTION_BACKEND", "FLASHINFER", "attention_backend", "FLASHINFER"),
     ("VLLM_ATTENTION_BACKEND", "FLASHINFER", "attention_backend", "FLASHINFER"),
     ("ASYNC_SCHEDULING", "false", "async_scheduling", False),
@@ -378,6 +383,28 @@ def test_rope_scaling_is_folded_into_the_overrides() -> None:
 def test_the_old_type_of_rope_scaling_has_a_new_name() -> None:
     overrides = value("hf_overrides", ROPE_SCALING='{"type": "linear", "factor": 2}')
     assert overrides == {"rope_parameters": {"rope_type": "linear", "factor": 2}}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_theta": 1e6},
+        {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
+        {"text_config": {"rope_theta": 1e6, "rope_scaling": {"type": "linear"}}},
+    ],
+)
+def test_rope_scaling_keeps_the_models_own_base(config: dict[str, Any]) -> None:
+    """An override replaces the parameters whole, and vLLM's default base is not every model's."""
+    resolved = configure(config=config, ROPE_SCALING='{"rope_type": "linear", "factor": 2}')
+    parameters = {"rope_type": "linear", "factor": 2, "rope_theta": 1e6}
+    assert resolved.engine["hf_overrides"].value == {"rope_parameters": parameters}
+    assert resolved.warnings == ()
+
+
+def test_an_unknown_base_is_spoken_of() -> None:
+    assert warnings_about(
+        "set ROPE_THETA to it", configure(ROPE_SCALING='{"rope_type": "linear", "factor": 2}')
+    )
 
 
 def test_bitsandbytes_implies_its_quantization_where_vllm_has_it() -> None:

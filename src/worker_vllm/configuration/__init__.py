@@ -97,7 +97,7 @@ def resolve(
     table: ArgumentTable | None = None,
     this_machine: Machine | None = None,
     root: Path = Path("/"),
-    read_model_config: profile.ModelConfigReader = model_config.read,
+    read_model_config: model_config.Reader = model_config.read,
 ) -> Configuration:
     """The configuration that `environ` asks for. Neither starts an engine nor changes anything.
 
@@ -105,7 +105,8 @@ def resolve(
         table: vLLM's arguments; those of the installed vLLM if None.
         this_machine: what the profile goes by; the real one if None.
         root: where the image's own files are.
-        read_model_config: reads a model's config.json; asked only where there are several GPUs to share out.
+        read_model_config: reads a model's config.json; asked only where there are several GPUs to share out,
+            or old variables of its rotary embedding.
 
     Raises:
         ConfigurationError: with every problem found.
@@ -120,9 +121,9 @@ def resolve(
         **variables.read(environ, table, report),
         **extra_args.read(environ, table, report),
     }
-    Translator(environ, table, given, report).translate()
     baked = manifest.read(root, report)
     repository = baked.repository if baked and manifest.apply(baked, given, report) else None
+    Translator(environ, table, given, read_model_config, report).translate()
     chosen = engine_args.read(given, environ, table, report)
     if "model" not in chosen and "model" not in given:
         report.problem("MODEL_NAME is not set: give a repository of Hugging Face, as in org/name, or a path")

@@ -1,11 +1,18 @@
-"""A model's config.json, from where it lies or, if need be, from the hub."""
+"""A model's config.json: where it comes from, and what the configuration needs of it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+Reader = Callable[[str, str | None], Mapping[str, Any] | None]
+"""Reads a model's config.json, given its name or path and its revision; None if it cannot be had."""
+
+_HEAD_KEYS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_NESTED_KEYS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
+_ROPE_KEYS = ("rope_theta", "partial_rotary_factor")
 
 
 def read(model: str, revision: str | None) -> Mapping[str, Any] | None:
@@ -30,3 +37,31 @@ def _download(model: str, revision: str | None) -> Path | None:
         return Path(hf_hub_download(model, "config.json", revision=revision, etag_timeout=5))
     except (HfHubHTTPError, HFValidationError, OSError, ValueError):
         return None
+
+
+def attention_heads(config: Mapping[str, Any]) -> int | None:
+    """The number of attention heads that a config.json states, of the text model in a larger one."""
+    for nested in _NESTED_KEYS:
+        inner = config.get(nested)
+        if isinstance(inner, Mapping) and (heads := attention_heads(inner)):
+            return heads
+    found = next((config[key] for key in _HEAD_KEYS if isinstance(config.get(key), int)), None)
+    return found if found and found > 0 else None
+
+
+def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a model's rotary embedding, in the form that transformers 5 has for all of them."""
+    text = next((config[key] for key in _NESTED_KEYS if isinstance(config.get(key), Mapping)), config)
+    found: dict[str, Any] = {key: text[key] for key in _ROPE_KEYS if text.get(key) is not None}
+    for key in ("rope_scaling", "rope_parameters"):
+        if isinstance(text.get(key), Mapping):
+            found |= text[key]
+    return renamed(found)
+
+
+def renamed(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """`parameters` with the old name of the kind of scaling, type, replaced by today's, rope_type."""
+    found = dict(parameters)
+    if "type" in found:
+        found.setdefault("rope_type", found.pop("type"))
+    return found

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from worker_vllm import values
 from worker_vllm.configuration.arguments import ArgumentTable
 from worker_vllm.configuration.machine import Machine
+from worker_vllm.configuration.model_config import Reader, attention_heads
 from worker_vllm.configuration.report import Report
 from worker_vllm.settings import Effective
 
 GIB = 1024**3
 _KV_CACHE_SHARE = 0.25
 _KV_CACHE_BOUNDS = (1 * GIB, 4 * GIB)
-_HEAD_KEYS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
-_NESTED_KEYS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 _OTHER_PARALLEL = ("pipeline_parallel_size", "data_parallel_size", "prefill_context_parallel_size")
-
-ModelConfigReader = Callable[[str, str | None], Mapping[str, Any] | None]
-"""Reads a model's config.json, given its name or path and its revision; None if it cannot be had."""
 
 
 def derive(
@@ -27,7 +22,7 @@ def derive(
     environ: Mapping[str, str],
     machine: Machine,
     table: ArgumentTable,
-    read_model_config: ModelConfigReader,
+    read_model_config: Reader,
     report: Report,
 ) -> dict[str, Effective]:
     """The arguments that nobody chose and that should not keep vLLM's default here, by name."""
@@ -62,7 +57,7 @@ def cpu_defaults(environ: Mapping[str, str], machine: Machine) -> dict[str, Effe
 
 
 def tensor_parallel(
-    chosen: Mapping[str, Effective], machine: Machine, read_model_config: ModelConfigReader, report: Report
+    chosen: Mapping[str, Effective], machine: Machine, read_model_config: Reader, report: Report
 ) -> dict[str, Effective]:
     """As many of the visible GPUs as divide the model's attention heads."""
     model, revision = chosen.get("model"), chosen.get("revision")
@@ -77,16 +72,6 @@ def tensor_parallel(
     if size < machine.gpus:
         report.warn(f"using {size} of {machine.gpus} GPUs: {heads} attention heads do not divide by more")
     return {"tensor_parallel_size": Effective(size, "profile")}
-
-
-def attention_heads(config: Mapping[str, Any]) -> int | None:
-    """The number of attention heads that a config.json states, of the text model in a larger one."""
-    for nested in _NESTED_KEYS:
-        inner = config.get(nested)
-        if isinstance(inner, Mapping) and (heads := attention_heads(inner)):
-            return heads
-    found = next((config[key] for key in _HEAD_KEYS if isinstance(config.get(key), int)), None)
-    return found if found and found > 0 else None
 
 
 def consequences(chosen: Mapping[str, Effective], table: ArgumentTable) -> dict[str, Effective]:

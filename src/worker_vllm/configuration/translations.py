@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from worker_vllm import values
+from worker_vllm.configuration import model_config
 from worker_vllm.configuration.arguments import ArgumentTable
 from worker_vllm.configuration.given import Given
 from worker_vllm.configuration.report import Report
@@ -52,15 +53,22 @@ class Translator:
         environ: where the old variables are.
         table: the installed vLLM's arguments.
         given: what is known by argument; added to.
+        read_model_config: reads the model's config.json, where an old variable changes a part of it.
         report: is told what was translated, and what could not be.
     """
 
     def __init__(
-        self, environ: Mapping[str, str], table: ArgumentTable, given: dict[str, Given], report: Report
+        self,
+        environ: Mapping[str, str],
+        table: ArgumentTable,
+        given: dict[str, Given],
+        read_model_config: model_config.Reader,
+        report: Report,
     ) -> None:
         self._environ = {name: text for name, text in environ.items() if not values.is_unset(text)}
         self._table = table
         self._given = given
+        self._read_model_config = read_model_config
         self._report = report
 
     def translate(self) -> None:
@@ -132,21 +140,33 @@ class Translator:
             )
 
     def _rope(self) -> None:
-        parameters: dict[str, Any] = {}
+        asked: dict[str, Any] = {}
+        variable = "ROPE_SCALING"
         try:
-            variable = "ROPE_SCALING"
             if variable in self._environ:
-                parameters |= values.read_mapping(self._environ[variable])
-                if "type" in parameters:
-                    parameters.setdefault("rope_type", parameters.pop("type"))
-            variable = "ROPE_THETA"
-            if variable in self._environ and (theta := values.read_float(self._environ[variable])):
-                parameters["rope_theta"] = theta
+                asked |= model_config.renamed(values.read_mapping(self._environ[variable]))
+            if "ROPE_THETA" in self._environ:
+                variable = "ROPE_THETA"
+                theta = values.read_float(self._environ[variable])
+                # 0 is what forms send for "the model's own"
+                asked |= {"rope_theta": theta} if theta else {}
         except ValueError as error:
             self._report.bad_value(variable, self._environ[variable], error)
             return
-        if not parameters:
-            return
+        if asked:
+            self._override_rope(asked, variable)
+
+    def _override_rope(self, asked: dict[str, Any], variable: str) -> None:
+        # an override replaces the model's parameters whole, so what nobody asked about is put back
+        model, revision = self._given.get("model"), self._given.get("revision")
+        config = (
+            self._read_model_config(str(model.raw), str(revision.raw) if revision else None)
+            if model
+            else None
+        )
+        parameters = {"rope_type": "default"} | model_config.rope_parameters(config or {}) | asked
+        if "rope_theta" not in parameters:
+            self._report.warn(f"{variable}: the model's rope_theta is not known yet; set ROPE_THETA to it")
         overrides = self._given.get("hf_overrides")
         if overrides is None:
             self._set("hf_overrides", {"rope_parameters": parameters}, variable)
