@@ -109,7 +109,7 @@ def paced(count: int, seconds: float) -> Any:
     return coalesce(tokens(), size=None, weigh=lambda _: 1, cost=lambda _: 1, max_bytes=1000)
 
 
-def start_engines(_: Configuration) -> start.Engines:
+def start_engines(_: Configuration, environ: object) -> start.Engines:
     note("starting")
     time.sleep(float(os.environ.get("SCRIPT_START_SECONDS", "0")))
     if reason := os.environ.get("SCRIPT_START_FAILS"):

@@ -10,15 +10,17 @@ import asyncio
 import logging
 import resource
 from argparse import Namespace
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, MutableMapping
 from contextlib import AsyncExitStack, aclosing
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from worker_vllm import vllm_compat
 from worker_vllm.configuration import Configuration
+from worker_vllm.engine.causes import Causes
 from worker_vllm.engine.frontend import Frontend
 from worker_vllm.engine.record import JobRecord, current_record, observe
+from worker_vllm.errors import EngineStartError
 from worker_vllm.vllm_errors import translated
 
 logger = logging.getLogger(__name__)
@@ -94,9 +96,26 @@ class EngineHost:
         self._stopped = False
 
     @classmethod
-    def start(cls, configuration: Configuration) -> EngineHost:
-        """Build the engine that `configuration` asks for; see `from_args`."""
-        return cls.from_args(vllm_compat.namespace(configuration))
+    def start(cls, configuration: Configuration, environ: MutableMapping[str, str]) -> EngineHost:
+        """Build the engine that `configuration` asks for; see `from_args`.
+
+        Args:
+            environ: what the engine's processes inherit.
+
+        Raises:
+            ConfigurationError: as `from_args`.
+            EngineStartError: in the words of the process that failed first.
+        """
+        args = vllm_compat.namespace(configuration)
+        causes = Causes(environ, vllm_compat.load("DEFAULT_LOGGING_CONFIG"))
+        try:
+            return cls.from_args(args)
+        except EngineStartError as error:
+            if (cause := causes.first()) is None:
+                raise
+            raise EngineStartError(cause, permanent=error.permanent) from error
+        finally:
+            causes.close()
 
     @classmethod
     def from_args(cls, args: Namespace) -> EngineHost:

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 EXIT_STOPPED = 0
@@ -133,6 +134,14 @@ def end_children() -> None:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             if _RESOURCE_TRACKER not in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
+
+
+def end_resource_tracker() -> None:
+    """Let Python's resource tracker clean up after ended children now instead of behind this process's last
+    words. It starts again where it is needed."""
+    stop = getattr(resource_tracker._resource_tracker, "_stop", None)  # not public; without it, no harm
+    if stop is not None:
+        stop()
 
 
 def _descendants(pid: int) -> list[int]:

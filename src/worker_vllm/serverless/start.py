@@ -59,8 +59,11 @@ class Engines:
     openai: Engine
 
 
-def start_engines(configuration: Configuration) -> Engines:
+def start_engines(configuration: Configuration, environ: MutableMapping[str, str]) -> Engines:
     """Build vLLM's engine; blocks until the model is loaded. The caller stops the host.
+
+    Args:
+        environ: what the engine's processes inherit.
 
     Raises StartupFailure.
     """
@@ -68,14 +71,14 @@ def start_engines(configuration: Configuration) -> Engines:
     from worker_vllm.engine.native import vLLMEngine
     from worker_vllm.engine.openai import OpenAIvLLMEngine
 
-    host = EngineHost.start(configuration)
+    host = EngineHost.start(configuration, environ)
     return Engines(host, vLLMEngine(host, configuration.worker), OpenAIvLLMEngine(host, configuration.worker))
 
 
 def run(
     configuration: Configuration,
     environ: MutableMapping[str, str],
-    start: Callable[[Configuration], Engines] = start_engines,
+    start: Callable[[Configuration, MutableMapping[str, str]], Engines] = start_engines,
 ) -> int:
     """Run the worker until it is told to stop or its engine dies; returns the exit code (see `health`).
 
@@ -100,7 +103,12 @@ def run(
     # the engine's processes inherit the environment as it is while they are started
     withheld = configuration.secrets_withheld(environ)
     with _stop_signals_end_the_process(), phases.phase("start the engine"), withheld:
-        engines = start(configuration)
+        try:
+            engines = start(configuration, environ)
+        except StartupFailure:
+            health.end_children()
+            health.end_resource_tracker()  # what it says about the engine's remains comes before the summary
+            raise
     return _serve(configuration.worker, engines, phases)
 
 
