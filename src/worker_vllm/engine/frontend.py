@@ -61,8 +61,8 @@ class Frontend:
         """
         request = load("CompletionRequest")(
             prompt=prompt if isinstance(prompt, str) else list(prompt),
-            # the renderer would add them up and refuse what `room` can still shorten
-            max_tokens=None,
+            # The renderer refuses a prompt that leaves no room for so many; none at all would mean 16.
+            max_tokens=1,
             truncate_prompt_tokens=truncate,
         )
         (rendered,) = self._unless_refused(await self._state.online_renderer.render_completion(request))
