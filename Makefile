@@ -25,9 +25,9 @@ test: ## all tests, those that start the real engine too (ARGS="-k name" picks s
 	$(SETUP) --tests
 	@.venv/bin/python -m pytest $(ARGS)
 
-test-fast: ## the tests that need no engine, in under a minute
+test-fast: ## the tests that need no engine, on two cores in a minute
 	$(SETUP) --tests
-	@.venv/bin/python -m pytest -m "not engine" $(ARGS)
+	@.venv/bin/python -m pytest -m "not engine" --numprocesses 2 --dist loadfile $(ARGS)
 
 test-compat: ## the contract tests on vLLM 0.28 and 0.30, each in an environment of its own
 	$(SETUP) --tests

@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Time says nothing about a property on a machine that others use too, and found examples belong into a test.
+settings.register_profile("house", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
 
 _connect = socket.socket.connect
 _connect_ex = socket.socket.connect_ex
