@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import MutableMapping
 from typing import Any
@@ -15,8 +14,10 @@ Message = MutableMapping[str, Any]
 MAX_UNREAD_CHUNKS = 256
 """Body chunks that may wait unread before the app's `send` waits: bounds memory where the reader is slow."""
 CATCH_UP_TURNS = 8
-"""How many turns of the loop without a new chunk show that the app has nothing ready. A piece of text passes
-vLLM's generators and Starlette in three to six."""
+"""How many turns of the loop an app that had to wait gets to hand over what it has ready: a piece of text
+passes vLLM's generators and Starlette in three to six."""
+CATCH_UP_CHUNKS = 4
+"""How many chunks it may hand over then: the merged text, and the events that close a stream behind it."""
 
 
 class Exchange:
@@ -113,15 +114,16 @@ class Exchange:
         self._app_waits = False
 
     async def _catch_up(self) -> None:
-        """Let the app, which waits in `send`, hand over what it has made meanwhile: a few turns of the loop.
-        It has nothing ready when nothing has come for `CATCH_UP_TURNS` turns."""
-        self._unread_allowed = sys.maxsize
+        """Let the app, which waits in `send`, hand over what it has made meanwhile: a few turns of the loop
+        and a few chunks, no more. A busy loop's turns are long enough for new tokens, and a reader that
+        waited for quiet would take the whole stream before it came back (seen on a GPU at 256 streams)."""
+        unread = len(self._chunks)
+        self._unread_allowed = unread + CATCH_UP_CHUNKS
         self._room.set()
-        quiet, unread = 0, len(self._chunks)
-        while quiet < CATCH_UP_TURNS and len(self._chunks) < MAX_UNREAD_CHUNKS and not self.complete:
+        for _ in range(CATCH_UP_TURNS):
             await asyncio.sleep(0)
-            quiet = quiet + 1 if len(self._chunks) == unread else 0
-            unread = len(self._chunks)
+            if self.complete or len(self._chunks) >= self._unread_allowed:
+                break
         self._unread_allowed = self._max_unread_chunks
 
     async def _wait_for_change(self) -> None:

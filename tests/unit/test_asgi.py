@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from worker_vllm import asgi
+from worker_vllm import asgi, exchange
 from worker_vllm.errors import InternalError, OutputTooLargeError
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -550,3 +550,21 @@ async def test_an_app_that_waits_for_its_reader_hears_of_the_disconnect() -> Non
             await asyncio.sleep(0)
     assert stream.ended.is_set()
     assert stream.made < 100
+
+
+async def test_an_app_that_always_has_more_does_not_keep_the_reader_waiting() -> None:
+    """Under load every turn of the loop brings a token; a reading that waits for quiet would take all."""
+
+    async def endless() -> AsyncGenerator[str, None]:
+        while True:
+            await asyncio.sleep(0)
+            yield "x"
+
+    async def endpoint(request: Request) -> Response:
+        return StreamingResponse(endless())
+
+    async with call(app_of(endpoint), max_unread_chunks=1) as response:
+        for _ in range(5):
+            assert 1 <= len(await response.read_available()) <= 1 + exchange.CATCH_UP_CHUNKS
+            for _ in range(20):
+                await asyncio.sleep(0)
