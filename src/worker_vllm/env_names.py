@@ -110,6 +110,7 @@ REMOVED: dict[str, str] = {
     "TENSORIZER_URI": "use LOAD_FORMAT=tensorizer with MODEL_LOADER_EXTRA_CONFIG",
     "TRANSFORMERS_VERSION": "install another transformers in your own image; its pair with vLLM is tested",
     "USE_FULL_METRICS": "native jobs always report usage",
+    "VLLM_API_KEY": "RunPod checks keys before a job reaches the worker; there is no port to guard",
     "VLLM_BASE_URL": "vLLM runs inside the worker, not behind an address",
 }  # fmt: skip
 """Settings that are gone, with what to do instead. Each warns once."""

@@ -21,7 +21,7 @@ from importlib import metadata, resources, util
 from pathlib import Path
 from typing import Any
 
-from worker_vllm import vllm_compat
+from worker_vllm import errors, vllm_compat
 from worker_vllm.configuration.arguments import Argument, ArgumentTable
 
 RECORDS = "vllm_fields"
@@ -49,8 +49,14 @@ _JSON_READERS = frozenset({"loads", "parse_dataclass"})
 
 
 def installed_table() -> ArgumentTable:
-    """The installed vLLM's table: from the record if that fits, else read, which imports vLLM."""
+    """The installed vLLM's table: from the record if that fits, else read, which imports vLLM.
+
+    Raises:
+        EngineStartError: there is no vLLM.
+    """
     version = vllm_compat.versions()["vllm"].partition("+")[0]
+    if util.find_spec("vllm") is None:
+        raise errors.EngineStartError("vLLM is not installed")
     record = resources.files("worker_vllm").joinpath(RECORDS, f"{version}.json")
     if record.is_file():
         table = ArgumentTable.model_validate_json(record.read_bytes())
@@ -125,7 +131,7 @@ def _read_argument(parser: Any, action: Any, flags: list[str], engine: bool) -> 
         nullable=nullable or action.default is None,
         suffixes=reader.startswith("human_readable_int"),
         auto=reader == "human_readable_int_or_auto",
-        choices=tuple(choice for choice in action.choices or () if choice is not None),
+        choices=tuple(choice for choice in action.choices or () if choice not in (None, "None")),
         suggestions=_suggestions(action),
         lowered=bool(action.choices) and reader == "<lambda>",
         keys=keys,

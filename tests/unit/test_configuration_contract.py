@@ -192,6 +192,7 @@ SPOKEN_OF: dict[str, str] = {
     "TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_THRESHOLD": "1",
     "USE_FULL_METRICS": "true",
     "USE_V2_BLOCK_MANAGER": "true",
+    "VLLM_API_KEY": "swordfish",
     "VLLM_BASE_URL": "http://localhost:8000",
     "VLLM_RUNPOD_MAX_MODEL_LEN": "4096",
 }

@@ -268,6 +268,14 @@ def test_a_cpu_gets_eager_mode_and_a_bounded_cache() -> None:
     assert value("kv_cache_memory_bytes", machine=Machine("cpu", free_memory=0)) == 1024**3
 
 
+def test_the_summary_says_what_was_chosen_and_by_what() -> None:
+    summary = configure(machine=CPU, MAX_NUM_SEQS="3", HF_TOKEN="hf_swordfish").summary()
+    assert "model=org/model (MODEL_NAME)" in summary
+    assert "enforce_eager=True (profile)" in summary
+    assert "max_num_seqs=3 (MAX_NUM_SEQS)" in summary
+    assert "hf_token=*** (HF_TOKEN)" in summary
+
+
 def test_each_default_of_the_cpu_can_be_overridden() -> None:
     assert value("enforce_eager", machine=CPU, ENFORCE_EAGER="false") is False
     assert value("kv_cache_memory_bytes", machine=CPU, KV_CACHE_MEMORY_BYTES="1G") == 1 << 30

@@ -77,6 +77,13 @@ class Configuration:
         arguments = {**self.engine, **self.frontend}
         return {name: effective for name, effective in arguments.items() if effective.source != "default"}
 
+    def summary(self) -> str:
+        """What was chosen for vLLM and by what, in one line for the log."""
+        return ", ".join(
+            f"{name}={self.redactor.data(effective.shown())} ({effective.variable or effective.source})"
+            for name, effective in self.chosen().items()
+        )
+
     def apply_environment(self, environ: MutableMapping[str, str]) -> None:
         """Make the changes of `environment`. To be called before anything imports vLLM or the hub library,
         which read some of it once and for all."""

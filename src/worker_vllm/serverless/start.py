@@ -91,6 +91,7 @@ def run(
     """
     configuration.apply_environment(environ)
     log.configure(configuration.worker.log_format, configuration.worker.log_level)
+    logger.info("vLLM's arguments: %s", configuration.summary())
     for warning in configuration.warnings:
         logger.warning("%s", warning)
     configuration.apply_environment(environ)
