@@ -94,7 +94,6 @@ def run(
     logger.info("vLLM's arguments: %s", configuration.summary())
     for warning in configuration.warnings:
         logger.warning("%s", warning)
-    configuration.apply_environment(environ)
     sdk.prepare(environ)
     health.adopt_orphans()
     phases = Phases()
