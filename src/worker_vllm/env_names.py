@@ -74,7 +74,7 @@ environment they count as not chosen; VLLM_ARG_<NAME>, VLLM_EXTRA_ARGS and the c
 them."""
 
 REMOVED: dict[str, str] = {
-    "CALCULATE_KV_SCALES": "vLLM 0.28 dropped it; scales come from the checkpoint",
+    "CALCULATE_KV_SCALES": "vLLM dropped it; scales come from the checkpoint",
     "CONCURRENCY_MODIFIER": "use MAX_CONCURRENCY",
     "CUDAGRAPH_SIZES": "use CUDAGRAPH_CAPTURE_SIZES",
     "CUDA_GRAPH_SIZES": "use CUDAGRAPH_CAPTURE_SIZES",

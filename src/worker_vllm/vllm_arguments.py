@@ -130,7 +130,7 @@ def _speaks_of(message: str, name: str, value: Any) -> bool:
     words = {word for word in candidates if isinstance(word, str) and len(word) > _SHORT_WORD}
     if name not in _COMMON_NAMES:
         words |= {name, name.replace("_", "-"), name.replace("_", " ")}
-    return any(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", message) for word in words)
+    return any(re.search(rf"(?<!\w)(?<!\w-){re.escape(word)}(?![\w-])", message) for word in words)
 
 
 def _pydantic_message(detail: Any) -> str:
