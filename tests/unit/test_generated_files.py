@@ -1,4 +1,4 @@
-"""The files that `worker-vllm settings --docs` and `--hub` write: up to date, valid, harmless when untouched."""
+"""What `worker-vllm settings --docs` and `--hub` write: up to date, valid, harmless when untouched."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _SUMMARY = "show the effective configuration, each value with its source"
 
 _DESCRIPTION = """\
 Show what the environment, the configuration file and VLLM_EXTRA_ARGS amount to: every value that differs from
-the default, with what set it, and what looks wrong. Nothing is started or downloaded.
+the default, with what set it, and what looks wrong. Nothing is started.
 """
 
 _EPILOG = """\

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+NAME = "config.json"
 
 Reader = Callable[[str, str | None], Mapping[str, Any] | None]
 """Reads a model's config.json, given its name or path and its revision; None if it cannot be had."""
@@ -20,7 +23,7 @@ def read(model: str, revision: str | None) -> Mapping[str, Any] | None:
     the engine will meet the same obstacle and say more about it."""
     try:
         folder = Path(model)
-        path = folder / "config.json" if folder.is_dir() else _download(model, revision)
+        path = folder / NAME if folder.is_dir() else _download(model, revision)
         content = json.loads(path.read_text(encoding="utf-8")) if path else None
     except (OSError, ValueError, RecursionError):
         return None
@@ -33,10 +36,11 @@ def _download(model: str, revision: str | None) -> Path | None:
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     except ImportError:
         return None
-    try:
-        return Path(hf_hub_download(model, "config.json", revision=revision, etag_timeout=5))
-    except (HfHubHTTPError, HFValidationError, OSError, ValueError):
-        return None
+    # the cache first: the hub library waits long for a hub that does not answer
+    for only_local in (True, False):
+        with contextlib.suppress(HfHubHTTPError, HFValidationError, OSError, ValueError):
+            return Path(hf_hub_download(model, NAME, revision=revision, local_files_only=only_local))
+    return None
 
 
 def attention_heads(config: Mapping[str, Any]) -> int | None:

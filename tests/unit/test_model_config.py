@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker_vllm.configuration import model_config
+
+
+def test_the_configuration_of_a_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 8}')
+    assert model_config.read(str(tmp_path), None) == {"num_attention_heads": 8}
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "\ud800".encode("utf-16", "surrogatepass")])
+def test_what_cannot_be_read_is_none(tmp_path: Path, text: str | bytes | None) -> None:
+    if text is not None:
+        content = text if isinstance(text, bytes) else text.encode()
+        (tmp_path / "config.json").write_bytes(content)
+    assert model_config.read(str(tmp_path), None) is None
+
+
+@pytest.mark.parametrize(
+    "model", ["org/model", "", "no such thing", "a/b/c", "/nonexistent", "x\0y", "s3://bucket/x"]
+)
+def test_a_model_that_cannot_be_had_is_none(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert model_config.read(model, "main") is None
+
+
+def test_a_model_in_the_cache_is_read_without_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--org--cached"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc")
+    (repository / "snapshots" / "abc").mkdir(parents=True)
+    (repository / "snapshots" / "abc" / "config.json").write_text('{"num_attention_heads": 4}')
+    assert model_config.read("org/cached", None) == {"num_attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "heads"),
+    [
+        ({"num_attention_heads": 32}, 32),
+        ({"n_head": 12}, 12),
+        ({"text_config": {"num_attention_heads": 16}, "num_attention_heads": 12}, 16),
+        ({"thinker_config": {"text_config": {"num_attention_heads": 28}}}, 28),
+        ({"text_config": {}}, None),
+        ({"num_attention_heads": 0}, None),
+        ({"num_attention_heads": "8"}, None),
+        ({}, None),
+    ],
+)
+def test_attention_heads_of_the_text_model(config: dict[str, Any], heads: int | None) -> None:
+    assert model_config.attention_heads(json.loads(json.dumps(config))) == heads
