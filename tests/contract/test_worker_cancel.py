@@ -80,12 +80,13 @@ def test_a_job_that_waits_behind_a_full_worker_is_not_in_the_worker(
 ) -> None:
     """A full worker asks for nothing, so a job that cannot run stays with the platform, where it can be
     cancelled."""
-    platform.offer(*(native(f"full-{n}", ["yield", ITEM], ["sleep", 1.0]) for n in range(4)))
+    platform.offer(*(native(f"full-{n}", ["yield", ITEM], ["sleep", 3.0]) for n in range(4)))
     platform.wait_for(lambda: all(worker.began(f"full-{n}") for n in range(4)))
     platform.offer(native("waiting", ["yield", ITEM]))
     time.sleep(0.5)
     assert not worker.began("waiting")
     assert platform.done("waiting") == {"output": [ITEM]}
+    platform.wait_for(lambda: all(worker.ended(f"full-{n}") for n in range(4)))
     first_end = min(worker.ended(f"full-{n}")["at"] for n in range(4))  # type: ignore[index]
     began = next(e["at"] for e in worker.events if e["event"] == "began" and e["id"] == "waiting")
     assert began - first_end < 0.5, "a freed slot is filled at once"
@@ -101,7 +102,7 @@ def test_after_the_end_it_changes_nothing(platform: Platform, worker: Worker) ->
 
 def test_no_more_than_max_concurrency_run_at_once(platform: Platform, worker: Worker) -> None:
     before = len(worker.events)
-    platform.offer(*(native(f"limit-{n}", ["sleep", 0.2], ["yield", ITEM]) for n in range(12)))
+    platform.offer(*(native(f"limit-{n}", ["sleep", 0.6], ["yield", ITEM]) for n in range(12)))
     for n in range(12):
         platform.done(f"limit-{n}")
     running = most = 0
