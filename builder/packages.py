@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from builder.console import CommandFailed, Console
@@ -21,8 +22,9 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 VERSION = "import sys; print(*sys.version_info[:2], sep='.')"
 CHECK = "import vllm.entrypoints.openai.api_server, uvloop, runpod"
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
-# Compiling every module takes longer than the whole installation without it; Python compiles what is used.
+# pip would compile on one core; COMPILE does it afterwards, on all.
 INSTALL = (*PIP, "install", "--no-deps", "--no-compile", "--progress-bar", "off")
+COMPILE = ("-m", "compileall", "-q", "-j", "0")
 
 
 class Environment:
@@ -52,6 +54,7 @@ class Environment:
             self._install_torch(console, pinned)
             everything = [*INSTALL, "-r", str(self.lock)]
             self.run(console, everything, "installing packages", awaited=pinned)
+            self._compile(console)
         with console.phase("worker-vllm"):
             project = [*INSTALL, "--no-build-isolation", "--editable", str(self.root)]
             self.run(console, project, "installing worker-vllm")
@@ -151,6 +154,16 @@ class Environment:
                 [*INSTALL, "--extra-index-url", TORCH_INDEX, requirement],
                 f"{doing} from {TORCH_INDEX}",
             )
+
+    def _compile(self, console: Console) -> None:
+        """Compile all modules now: where PYTHONDONTWRITEBYTECODE is set, every start would do it again.
+
+        vLLM then takes twice as long to start. Some packages carry files that are no Python, templates for
+        instance; that they do not compile is no failure.
+        """
+        for folder in self.folder.glob("lib/python*/site-packages"):
+            with suppress(CommandFailed):
+                self._run(console, [*COMPILE, str(folder)], "compiling modules")
 
     def _check(self, console: Console) -> None:
         try:

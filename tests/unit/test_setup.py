@@ -81,6 +81,12 @@ def test_what_only_tests_need_waits_until_tests_ask(root: Path, machine: Scripte
     assert [path.name for path in (root / "models").iterdir()] == [demo_model.NAME]
 
 
+def test_files_that_are_no_python_do_not_stop_it(root: Path, machine: ScriptedConsole) -> None:
+    machine.faults.append(("compileall", CommandFailed(["python"], 1, "SyntaxError: expected '('")))
+    set_up(root, machine)
+    assert Environment(root, ".venv", "cpu").is_ready()
+
+
 # --- going on ---
 
 
