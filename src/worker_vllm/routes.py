@@ -52,8 +52,9 @@ def _decoded(raw_path: str, param: str) -> str:
         path = unquote(raw_path, errors="strict")
     except UnicodeDecodeError as error:
         raise RequestError(f"{param} holds a percent code that is not UTF-8", param=param) from error
-    # "%" would be a second round for whoever decodes again; the others end a path for some readers.
-    refused = set("%?#\\")
+    # "%" would be a second round for whoever decodes again; the others end a path for some readers, or, like
+    # the blank, would be stripped by the next one.
+    refused = set("%?#\\ ")
     if any(
         character in refused or unicodedata.category(character) in _REFUSED_CATEGORIES for character in path
     ):

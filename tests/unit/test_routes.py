@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from worker_vllm.errors import RequestError
@@ -82,6 +82,7 @@ def test_what_is_no_plain_path_is_refused(route: Any) -> None:
 
 
 @settings(deadline=None, database=None)
+@example("2 ?")
 @given(st.text(alphabet="/.%25e?#\\:a\n~ 日\u2028\ud800"))
 def test_whatever_passes_cannot_leave_its_place(route: str) -> None:
     try:

@@ -23,6 +23,7 @@ def test_the_raw_engine_is_measured_like_a_worker(tmp_path: Path, capsys: pytest
             *("bench", "--target", "raw", "--model", str(models.tiny()), "--logs", str(tmp_path)),
             *("--engine", "enforce_eager=true", "--engine", "max_model_len=128"),
             *("--env", "VLLM_CPU_KVCACHE_SPACE=1"),
+            *("--env", "VLLM_LOGGING_LEVEL=INFO"),  # phases are told at this level; other tests may lower it
             *("--mode", "streamed,plain", "--concurrency", "2", "--rounds", "1", "--max-tokens", "6"),
             *("--json", str(tmp_path / "report.json")),
         ]

@@ -77,8 +77,8 @@ def test_a_mistake_that_only_vllm_can_see_stops_the_worker_before_weights_load()
     last = process.stderr.splitlines()[-1]
     assert "User-specified max_model_len (100000)" in last
     assert "MAX_MODEL_LEN" in last
-    # nearly all of it is importing vLLM, on one core
-    assert cpu < REFUSAL_SECONDS * BUSY_FACTOR / 2
+    # nearly all of it is importing vLLM, on one core; without bytecode that takes three times as long
+    assert cpu < REFUSAL_SECONDS * BUSY_FACTOR * 2
 
 
 @pytest.mark.parametrize("verb", ["settings", "run"])

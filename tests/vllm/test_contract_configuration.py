@@ -79,9 +79,10 @@ def sample(argument: Argument) -> Any:
 
 
 def test_the_recorded_table_is_what_the_installed_vllm_says(installed: ArgumentTable) -> None:
-    """`python -m builder.record_fields` records it again."""
-    recorded = table(INSTALLED)
-    assert installed.model_dump(exclude={"fingerprint"}) == recorded.model_dump(exclude={"fingerprint"})
+    """`python -m builder.record_fields` records it again. Without the help texts: vLLM reads those only where
+    it is imported with --help, and another test may have imported it."""
+    unlike: Any = {"fingerprint": True, "arguments": {"__all__": {"help"}}}
+    assert installed.model_dump(exclude=unlike) == table(INSTALLED).model_dump(exclude=unlike)
 
 
 @pytest.mark.skipif(INSTALLED != "0.32.0", reason="the package has the record of the default version alone")
