@@ -25,6 +25,7 @@ ROOMS = {
     "job": ("job", "job_fields", "job_values", "prompts", "route_body", "routes", "sampling", "structured"),
     "settings": ("settings",),
     "configuration": ("configuration",),
+    "models": ("models",),
     "forms": ("forms",),
     "vllm": ("vllm_compat", "vllm_errors", "vllm_arguments", "vllm_table"),
     "engine": ("engine",),
@@ -42,27 +43,38 @@ MAY_IMPORT = {
     "settings": {"leaves"},
     # the table of vLLM's arguments is read where none is given, inside `resolve`
     "configuration": {"leaves", "settings", "vllm"},
+    "models": {"leaves", "configuration"},
     "forms": {"leaves", "settings", "configuration"},
     # `ArgumentTable` is the shape in which vLLM's parser is written down
     "vllm": {"leaves", "configuration"},
     "engine": {"leaves", "asgi", "job", "settings", "configuration", "vllm"},
-    "serverless": {"leaves", "job", "settings", "engine"},
+    "serverless": {"leaves", "job", "settings", "engine", "models"},
     "emulator": set(),
     # the target "raw" is AsyncLLM itself
     "bench": {"vllm"},
-    "cli": {"leaves", "settings", "configuration", "forms", "vllm", "serverless", "emulator", "bench"},
+    "cli": {
+        "leaves",
+        "settings",
+        "configuration",
+        "models",
+        "forms",
+        "vllm",
+        "serverless",
+        "emulator",
+        "bench",
+    },
 }
 
 # Third parties and where they may be named; pydantic may stand everywhere. vLLM, torch and transformers stand
 # nowhere in an import: `vllm_homes` holds their addresses as data, and `vllm_compat` loads them.
 THIRD_PARTIES = {
     "aiohttp": ("emulator", "bench", "serverless.delivery"),
-    "huggingface_hub": ("configuration.model_config",),
+    "huggingface_hub": ("configuration.model_config", "models.hub", "models.download"),
     "openai": ("cli.demo",),
     "psutil": ("bench",),
     "runpod": ("serverless.sdk", "cli.demo"),
     "starlette": ("engine.routes",),
-    "jinja2": ("vllm_errors",),
+    "jinja2": ("vllm_errors", "models.chat_template"),
     "uvloop": ("bench", "cli.local", "serverless.start"),
     "yaml": ("configuration.config_file",),
     "cpuinfo": ("serverless.sdk",),
