@@ -20,14 +20,25 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Room to its modules; a package is a room. A room may import itself.
 ROOMS = {
-    "leaves": ("env_names", "errors", "phases", "sse", "batching", "wire", "values", "vllm_homes"),
+    "leaves": (
+        "env_names",
+        "errors",
+        "phases",
+        "sse",
+        "batching",
+        "wire",
+        "values",
+        "vllm_homes",
+        "addresses",
+    ),
+    "media": ("media",),
     "asgi": ("asgi", "exchange"),
     "job": ("job", "job_fields", "job_values", "prompts", "route_body", "routes", "sampling", "structured"),
     "settings": ("settings",),
     "configuration": ("configuration",),
     "models": ("models",),
     "forms": ("forms",),
-    "vllm": ("vllm_compat", "vllm_errors", "vllm_arguments", "vllm_table"),
+    "vllm": ("vllm_compat", "vllm_errors", "vllm_arguments", "vllm_table", "vllm_media"),
     "engine": ("engine",),
     "serverless": ("serverless",),
     "emulator": ("emulator",),
@@ -38,6 +49,7 @@ ROOMS = {
 # What each room may import, apart from itself. Arrows go down only; the two that look up say why.
 MAY_IMPORT = {
     "leaves": set(),
+    "media": {"leaves"},
     "asgi": {"leaves"},
     "job": {"leaves"},
     "settings": {"leaves"},
@@ -46,8 +58,8 @@ MAY_IMPORT = {
     "models": {"leaves", "configuration"},
     "forms": {"leaves", "settings", "configuration"},
     # `ArgumentTable` is the shape in which vLLM's parser is written down
-    "vllm": {"leaves", "configuration"},
-    "engine": {"leaves", "asgi", "job", "settings", "configuration", "vllm"},
+    "vllm": {"leaves", "media", "configuration"},
+    "engine": {"leaves", "asgi", "media", "job", "settings", "configuration", "vllm"},
     "serverless": {"leaves", "job", "settings", "engine", "models"},
     "emulator": set(),
     # the target "raw" is AsyncLLM itself
@@ -68,7 +80,8 @@ MAY_IMPORT = {
 # Third parties and where they may be named; pydantic may stand everywhere. vLLM, torch and transformers stand
 # nowhere in an import: `vllm_homes` holds their addresses as data, and `vllm_compat` loads them.
 THIRD_PARTIES = {
-    "aiohttp": ("emulator", "bench", "serverless.delivery"),
+    "aiohttp": ("emulator", "bench", "serverless.delivery", "media"),
+    "yarl": ("media",),
     "huggingface_hub": ("configuration.model_config", "models.hub", "models.download"),
     "openai": ("cli.demo",),
     "psutil": ("bench",),
@@ -93,6 +106,7 @@ CATCH_EVERYTHING = {
     "asgi": "an app's task: its failure is handed to the reader",
     "serverless.handler": "the job's edge",
     "serverless.cancellation": "a stream that nobody waits for any more",
+    "vllm_media": "libraries that decode media raise what they like",
     "serverless.intake": "a poll that fails must not end intake",
 }
 

@@ -4,6 +4,7 @@ WorkerError
  ├── RequestError                 the caller's fault; only this job fails
  │    ├── RouteNotFoundError      no such route for this model
  │    ├── RouteForbiddenError     the route exists, but the operator has not opened it
+ │    ├── MediaError              what a media URL names cannot be had
  │    └── ApplicationError        vLLM's own app answered the request with an error body
  ├── RetryableError               not the caller's fault; the same job can succeed elsewhere or later
  │    ├── OverloadedError         the worker's queue is full
@@ -81,6 +82,13 @@ class RouteForbiddenError(RequestError):
 
     http_status = 403
     type = "PermissionDeniedError"
+
+
+class MediaError(RequestError):
+    """What a media URL names cannot be had or read; the status is vLLM's own for that."""
+
+    http_status = 422
+    type = "UnprocessableEntityError"
 
 
 class ApplicationError(RequestError):

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from worker_vllm import values
+from worker_vllm.addresses import Exceptions
 
 Source = Literal["default", "profile", "file", "environment", "extra_args", "baked"]
 
@@ -118,6 +119,24 @@ class WorkerSettings(BaseModel):
         description="Seconds without engine progress, while requests wait, after which the engine counts "
         "as dead.",
     )
+    media_max_mb: float = Field(
+        100.0,
+        gt=0,
+        description="Most megabytes that are fetched for one media URL (image_url, video_url, audio_url) of "
+        "a job.",
+    )
+    media_fetch_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        description="Seconds for one media URL, redirects and further tries included. Besides, vLLM's own "
+        "limits for a try hold: VLLM_IMAGE_FETCH_TIMEOUT and its kin.",
+    )
+    media_allowed_private: str | None = Field(
+        None,
+        description="Hosts that media URLs may lead to although they are not public: a comma list of names, "
+        "addresses and networks such as minio.internal,10.1.0.0/16, or all. Unset: none, so that "
+        "jobs cannot reach what only this machine can.",
+    )
     startup_failure: Literal["exit", "answer"] = Field(
         "exit",
         description="When a start fails in a way that no restart can mend: leave with an exit code "
@@ -131,6 +150,13 @@ class WorkerSettings(BaseModel):
         if not words or any(word not in ("inference", "all") and not word.startswith("/") for word in words):
             raise ValueError("expected inference, all, or routes such as /metrics with commas between them")
         return ",".join(words)
+
+    @field_validator("media_allowed_private")
+    @classmethod
+    def _check_hosts(cls, value: str | None) -> str | None:
+        if value is not None:
+            Exceptions.parse(value)
+        return value
 
 
 NAMES: dict[str, tuple[str, ...]] = {

@@ -92,7 +92,8 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
     Args:
         args: parsed and prepared arguments.
         observe: wraps the outputs of each request that the engine is given, by whichever route.
-        on_step: gets (engine index, scheduler statistics) after each engine step, unless statistics are off.
+        on_step: gets (engine index, scheduler statistics) after each engine step; with statistics off, None
+            in their place, and only after a step that made something.
 
     Raises:
         ConfigurationError: vLLM refuses the configuration.
@@ -105,7 +106,7 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
     except (OSError, RuntimeError) as error:
         raise errors.EngineStartError(_first_line(error)) from error
     try:
-        return _observed_engine_class(observe).from_vllm_config(
+        llm = _observed_engine_class(observe).from_vllm_config(
             vllm_config=config,
             usage_context=load("UsageContext").OPENAI_API_SERVER,
             # With statistics off a logger of ours would switch them on again.
@@ -116,6 +117,22 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
         )
     except (ValueError, RuntimeError, OSError, TimeoutError) as error:
         raise errors.EngineStartError(_first_line(error)) from error
+    if args.disable_log_stats:
+        _count_messages(llm.engine_core, on_step)
+    return llm
+
+
+def _count_messages(core: Any, on_step: Callable[[int, Any], None]) -> None:
+    """Take each message from the engine's process for a step: what a worker without statistics has to tell
+    an engine that hangs from one at work."""
+    receive = core.get_output_async
+
+    async def receive_and_count() -> Any:
+        message = await receive()
+        on_step(getattr(message, "engine_index", 0), None)
+        return message
+
+    core.get_output_async = receive_and_count
 
 
 def _observed_engine_class(observe: Observer) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 HOMES: dict[str, tuple[str, ...]] = {
     "AsyncEngineArgs": ("vllm.engine.arg_utils",),
+    "AsyncMPClient": ("vllm.v1.engine.core_client",),
     "AsyncLLM": ("vllm.v1.engine.async_llm",),
     "AttentionBackendEnum": ("vllm.v1.attention.backends.registry",),
     "ChatCompletionRequest": ("vllm.entrypoints.openai.chat_completion.protocol",),
@@ -15,7 +16,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "FlexibleArgumentParser": ("vllm.utils.argparse_utils",),
     "GenerationError": ("vllm.exceptions", "vllm.entrypoints.openai.engine.protocol"),
     "LoRARequest": ("vllm.lora.request",),
+    "HTTPConnection": ("vllm.connections",),
     "LoadFormats": ("vllm.model_executor.model_loader",),
+    "MediaConnector": ("vllm.multimodal.media",),
     "QUANTIZATION_METHODS": ("vllm.model_executor.layers.quantization",),
     "ReasoningParserManager": ("vllm.reasoning",),
     "RepetitionDetectionParams": ("vllm.sampling_params",),
@@ -31,6 +34,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "envs": ("vllm",),
     "build_app": ("vllm.entrypoints.launchers.app", "vllm.entrypoints.openai.api_server"),
     "environment_variables": ("vllm.envs",),
+    "global_http_connection": ("vllm.connections",),
     "init_app_state": (
         "vllm.entrypoints.launchers.api_server.app_state",
         "vllm.entrypoints.openai.api_server",

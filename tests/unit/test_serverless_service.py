@@ -20,7 +20,7 @@ class FakeHost:
     def __init__(self) -> None:
         self.errored = False
         self.unfinished_requests = 0
-        self.step_count: int | None = 0
+        self.step_count = 0
         self.readies = 0
         self.closes = 0
         self.failure: Exception | None = None

@@ -30,6 +30,7 @@ METHODS = {
         "reset_mm_cache": (),
         "get_supported_tasks": (),
     },
+    "AsyncMPClient": {"get_output_async": ()},
     "AsyncEngineArgs": {"from_cli_args": ("args",), "create_engine_config": ("usage_context",)},
     "StatLoggerBase": {"record": ("scheduler_stats", "iteration_stats"), "log_engine_initialized": ()},
     "ToolParserManager": {"import_tool_parser": ()},

@@ -12,15 +12,19 @@ import resource
 from argparse import Namespace
 from collections.abc import AsyncGenerator, MutableMapping
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from worker_vllm import vllm_compat
+from worker_vllm import vllm_compat, vllm_media
+from worker_vllm.addresses import Exceptions
 from worker_vllm.configuration import Configuration
 from worker_vllm.engine.causes import Causes
 from worker_vllm.engine.frontend import Frontend
 from worker_vllm.engine.record import JobRecord, current_record, observe
 from worker_vllm.errors import EngineStartError
+from worker_vllm.media import MediaLimits
+from worker_vllm.settings import WorkerSettings
 from worker_vllm.vllm_errors import translated
 
 logger = logging.getLogger(__name__)
@@ -38,7 +42,7 @@ used."""
 class EngineLoad:
     """The scheduler's figures after its latest step, over all engines (data parallelism has several).
 
-    They stay at zero where the operator has switched vLLM's statistics off.
+    They stay at zero where the operator has switched vLLM's statistics off, but for `step_count`.
 
     Attributes:
         step_count: how many steps have been seen.
@@ -49,8 +53,9 @@ class EngineLoad:
         self.step_count = 0
 
     def note(self, engine_index: int, stats: Any) -> None:
-        """Take the statistics of one step."""
-        self._steps[engine_index] = stats
+        """Take the statistics of one step, None where there are none."""
+        if stats is not None:
+            self._steps[engine_index] = stats
         self.step_count += 1
 
     @property
@@ -109,7 +114,7 @@ class EngineHost:
         args = vllm_compat.namespace(configuration)
         causes = Causes(environ, vllm_compat.load("DEFAULT_LOGGING_CONFIG"))
         try:
-            return cls.from_args(args)
+            return cls.from_args(args, _media_limits(configuration.worker))
         except EngineStartError as error:
             if (cause := causes.first()) is None:
                 raise
@@ -118,9 +123,12 @@ class EngineHost:
             causes.close()
 
     @classmethod
-    def from_args(cls, args: Namespace) -> EngineHost:
+    def from_args(cls, args: Namespace, media: MediaLimits | None = None) -> EngineHost:
         """Build the engine from vLLM's parsed arguments. Call it before any event loop runs; it blocks until
         the model is loaded. The caller stops what it gets.
+
+        Args:
+            media: what media URLs of requests may cost and where they may lead.
 
         Raises:
             ConfigurationError: arguments that contradict each other.
@@ -128,6 +136,7 @@ class EngineHost:
         """
         _raise_open_file_limit()
         vllm_compat.prepare(args)
+        vllm_media.install(replace(media or MediaLimits(), domains=tuple(args.allowed_media_domains or ())))
         load = EngineLoad()
         return cls(vllm_compat.create_engine(args, observe, load.note), args, load)
 
@@ -177,9 +186,9 @@ class EngineHost:
         return int(self.llm.output_processor.get_num_unfinished_requests())
 
     @property
-    def step_count(self) -> int | None:
-        """How many steps the engine has made; None where vLLM's statistics are off and nobody knows."""
-        return None if self.args.disable_log_stats else self.load.step_count
+    def step_count(self) -> int:
+        """How many steps the engine has made, as far as they are told of: see `EngineLoad`."""
+        return self.load.step_count
 
     async def attend(self, chunks: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """Pass one job's chunks on, and leave nothing of it in the engine where that ends before its end.
@@ -223,6 +232,14 @@ class EngineHost:
         if not self._stopped:
             self._stopped = True
             self.llm.shutdown()
+
+
+def _media_limits(worker: WorkerSettings) -> MediaLimits:
+    return MediaLimits(
+        max_bytes=int(worker.media_max_mb * 1_000_000),
+        timeout_seconds=worker.media_fetch_timeout_s,
+        private=Exceptions.parse(worker.media_allowed_private or ""),
+    )
 
 
 def _raise_open_file_limit() -> None:

@@ -227,6 +227,14 @@ WORKER_GROUPS: tuple[Group, ...] = (
         ),
     ),
     Group(
+        "Media",
+        (
+            Item("media_max_mb", "Largest media file (MB)"),
+            Item("media_fetch_timeout_s", "Time limit of a media URL (s)"),
+            Item("media_allowed_private", "Private hosts of media"),
+        ),
+    ),
+    Group(
         "Streaming",
         (
             Item("default_batch_size", "Tokens in a chunk"),

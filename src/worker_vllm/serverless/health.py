@@ -43,12 +43,12 @@ class Progress:
 
     Args:
         is_busy: whether requests are unfinished.
-        step_count: how many steps the engine has made; None where nobody knows, and then nothing is ever
-        stalled. limit_seconds: busy for so long without a step counts as stalled.
+        step_count: how many steps the engine has made.
+        limit_seconds: busy for so long without a step counts as stalled.
     """
 
     def __init__(
-        self, is_busy: Callable[[], bool], step_count: Callable[[], int | None], limit_seconds: float
+        self, is_busy: Callable[[], bool], step_count: Callable[[], int], limit_seconds: float
     ) -> None:
         self._is_busy = is_busy
         self._step_count = step_count
@@ -64,7 +64,7 @@ class Progress:
     def tick(self, seconds: float) -> None:
         """Look again; `seconds` have passed in which the engine could have run."""
         count = self._step_count()
-        if count is None or count != self._last_count or not self._is_busy():
+        if count != self._last_count or not self._is_busy():
             self._idle_seconds = 0.0
         else:
             self._idle_seconds += seconds

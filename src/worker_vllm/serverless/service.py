@@ -43,8 +43,8 @@ class Host(Protocol):
         """Requests that the engine holds."""
 
     @property
-    def step_count(self) -> int | None:
-        """Steps that the engine has made; None where nobody knows."""
+    def step_count(self) -> int:
+        """Steps that the engine has made."""
 
     async def ready(self) -> None:
         """Bring up what is bound to the running loop. Raises WorkerError."""
