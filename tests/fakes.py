@@ -193,7 +193,7 @@ class FakeFrontend:
         except RuntimeError as error:
             raise InternalError("the engine failed on this request") from error
 
-    async def adapter(self, model: str | None) -> Any:
+    async def adapter(self, model: str | None, messages: Sequence[Mapping[str, Any]] = ()) -> Any:
         if not model or model in self._names:
             return None
         if model in self.adapters:

@@ -30,15 +30,18 @@ class Frontend:
         """A context in which vLLM's exceptions become WorkerErrors."""
         return vllm_errors.translated()
 
-    async def adapter(self, model: str | None) -> Any:
-        """The LoRA request for a job's `model`: None for a served name or none at all.
+    async def adapter(self, model: str | None, messages: Sequence[Mapping[str, Any]] = ()) -> Any:
+        """The LoRA request for a job's `model`. For a served name, or none at all, the one that the operator
+        has chosen for what the messages hold beside text (DEFAULT_MM_LORAS), as on the chat route; else None.
 
         Raises:
             ApplicationError: 404, in vLLM's own words, where no model or adapter has that name.
         """
         models = self._state.openai_serving_models
         if not model or models.is_base_model(model):
-            return None
+            # vLLM names such an adapter after its modality, and applies it where it is the only one.
+            chosen = _modalities(messages) & models.lora_requests.keys()
+            return models.lora_requests[chosen.pop()] if len(chosen) == 1 else None
         if model in models.lora_requests:
             return models.lora_requests[model]
         if models.lora_resolvers and load("envs").VLLM_ALLOW_RUNTIME_LORA_UPDATING:
@@ -136,6 +139,14 @@ class Frontend:
             error = result.error.model_dump()
             raise ApplicationError(int(error["code"]), error, {"error": error})
         return result
+
+
+def _modalities(messages: Sequence[Mapping[str, Any]]) -> set[str]:
+    """What kinds of parts the messages hold: "text", "image" for image_url, and so on."""
+    contents = (message.get("content") for message in messages)
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    kinds = (part.get("type") for part in parts if isinstance(part, Mapping))
+    return {kind.split("_")[0] for kind in kinds if isinstance(kind, str)}
 
 
 def prompt_token_ids(rendered: Any) -> Sequence[Any]:

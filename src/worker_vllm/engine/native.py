@@ -97,7 +97,7 @@ class vLLMEngine:
         frontend = self._host.frontend
         truncate = job.sampling.truncate_prompt_tokens
         with frontend.translated():
-            adapter = await frontend.adapter(job.model)
+            adapter = await frontend.adapter(job.model, job.messages)
             if job.kind == "messages":
                 rendered = [await frontend.render_chat(job.messages, job.chat, truncate)]
             elif job.apply_chat_template:
