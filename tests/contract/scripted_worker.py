@@ -45,6 +45,12 @@ class ScriptedHost:
     unfinished_requests = 0
     step_count = 0
 
+    def has_begun(self, record: Any) -> bool:
+        return False
+
+    async def cut_short(self, record: Any) -> bool:
+        return False
+
     async def ready(self) -> None:
         await asyncio.sleep(float(os.environ.get("SCRIPT_READY_SECONDS", "0")))
         if reason := os.environ.get("SCRIPT_READY_FAILS"):

@@ -17,21 +17,30 @@ from worker_vllm.job import JobInput
 from worker_vllm.serverless.cancellation import Jobs
 from worker_vllm.serverless.handler import make_handler
 
+CUT = object()
+
 
 class ScriptedEngine:
-    """Yields its chunks, then raises what it was given."""
+    """Yields its chunks, then raises what it was given; at `CUT` it waits until the job is cut short, at an
+    event for that."""
 
     def __init__(self, *chunks: Any, then: BaseException | None = None) -> None:
         self.chunks = chunks
         self.then = then
         self.seen: list[tuple[JobInput, str, JobRecord | None]] = []
         self.closed = 0
+        self.cut = asyncio.Event()
 
     async def generate(self, job: JobInput, request_id: str) -> AsyncGenerator[Any, None]:
         self.seen.append((job, request_id, current_record.get()))
         try:
             for chunk in self.chunks:
-                yield chunk
+                if chunk is CUT:
+                    await self.cut.wait()
+                elif isinstance(chunk, asyncio.Event):
+                    await chunk.wait()
+                else:
+                    yield chunk
             if self.then is not None:
                 raise self.then
         finally:
@@ -47,12 +56,22 @@ class Serving:
         self.first_token_seconds: float | None = None
         self.errors_as_body = errors_as_body
         self.reported: list[errors.WorkerError] = []
+        self.engine = engine
+        self.begun = False
+        self.cuts = True
 
     async def ready(self) -> None:
         await asyncio.sleep(0)
 
     def report(self, error: errors.WorkerError) -> None:
         self.reported.append(error)
+
+    def has_begun(self, record: JobRecord) -> bool:
+        return self.begun
+
+    async def cut_short(self, record: JobRecord) -> bool:
+        self.engine.cut.set()
+        return self.cuts
 
 
 def native(**fields: Any) -> dict[str, Any]:
@@ -302,3 +321,87 @@ async def test_a_failed_jobs_record_names_type_and_field_but_not_the_text() -> N
     record = engine.seen[0][2]
     assert record is not None
     assert (record.error_code, record.error_type) == (400, "BadRequestError(messages)")
+
+
+async def at_its_deadline(serving: Serving, job: dict[str, Any]) -> list[Any]:
+    asyncio.get_running_loop().call_later(0.01, serving.jobs.grow_older, 100.0)
+    serving.request_timeout_seconds = 50.0
+    return await items(serving, job)
+
+
+@pytest.mark.parametrize("job", [native(), chat()])
+async def test_a_plain_answer_that_runs_out_of_time_comes_out_as_far_as_it_is(job: dict[str, Any]) -> None:
+    serving = Serving(ScriptedEngine({"whole": 1}, CUT, {"part": 2}))
+    *_, last = await at_its_deadline(serving, job)
+    error = failure(last)
+    assert (error["code"], error["type"]) == (504, "TimeoutError")
+    assert error["output"] == [{"whole": 1}, {"part": 2}]
+
+
+async def test_an_answer_that_cannot_be_cut_short_is_late_all_the_same() -> None:
+    serving = Serving(ScriptedEngine(CUT, CUT))
+    serving.cuts = False
+    assert "output" not in failure((await at_its_deadline(serving, native()))[-1])
+    hanging = Serving(ScriptedEngine({"whole": 1}, asyncio.Event()))
+    assert failure((await at_its_deadline(hanging, native()))[-1])["output"] == [{"whole": 1}]
+
+
+async def test_what_goes_wrong_while_it_is_cut_short_does_not_hide_the_deadline() -> None:
+    refused = errors.ApplicationError(500, {"message": "aborted"}, None)
+    assert (
+        failure((await at_its_deadline(Serving(ScriptedEngine(CUT, then=refused)), chat()))[-1])["code"]
+        == 504
+    )
+    dead = errors.EngineDeadError("gone")
+    assert (
+        failure((await at_its_deadline(Serving(ScriptedEngine(CUT, then=dead)), chat()))[-1])["code"] == 500
+    )
+
+
+async def test_a_partial_answer_that_is_too_large_is_left_out() -> None:
+    serving = Serving(ScriptedEngine(CUT, {"part": "x" * 1_000_001}))
+    error = failure((await at_its_deadline(serving, native()))[-1])
+    assert error["code"] == 504
+    assert "output" not in error
+
+
+async def test_a_stream_that_runs_out_of_time_is_not_cut_short() -> None:
+    serving = Serving(ScriptedEngine("data: 1\n\n", CUT))
+    first, event, last = await at_its_deadline(serving, chat(stream=True))
+    assert first == "data: 1\n\n"
+    assert '"code": 504' in event
+    assert "output" not in failure(last)
+    assert not serving.engine.cut.is_set()
+
+
+async def test_a_plain_answers_first_token_counts_though_it_comes_at_the_end() -> None:
+    serving = Serving(ScriptedEngine(CUT, {"whole": 1}))
+    serving.first_token_seconds, serving.begun = 2.0, True
+    asyncio.get_running_loop().call_later(0.01, serving.jobs.grow_older, 3.0)
+    asyncio.get_running_loop().call_later(0.02, serving.engine.cut.set)
+    assert await items(serving, native()) == [{"whole": 1}]
+
+
+@pytest.mark.parametrize(
+    ("policy", "late"),
+    [
+        ({"ttl": 40_000}, True),
+        ({"ttl": 80_000}, False),
+        ({"ttl": 40_000, "executionTimeout": 90_000}, True),
+        ({"executionTimeout": float("nan"), "ttl": float("inf")}, False),
+        ({"executionTimeout": True, "ttl": "soon"}, False),
+    ],
+)
+async def test_a_jobs_life_ends_with_its_ttl(policy: Any, late: bool) -> None:
+    serving = Serving(ScriptedEngine("a", "b"))
+    serving.request_timeout_seconds = 70.0
+
+    async def drive() -> list[Any]:
+        found = []
+        async for item in make_handler(serving)({**chat(stream=True), "policy": policy}):
+            found.append(item)
+            serving.jobs.grow_older(25.0)
+        return found
+
+    found = await asyncio.get_running_loop().create_task(drive())
+    assert isinstance(found[-1], dict) is late

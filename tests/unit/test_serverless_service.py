@@ -25,6 +25,12 @@ class FakeHost:
         self.closes = 0
         self.failure: Exception | None = None
 
+    def has_begun(self, record: Any) -> bool:
+        return False
+
+    async def cut_short(self, record: Any) -> bool:
+        return False
+
     async def ready(self) -> None:
         self.readies += 1
         await asyncio.sleep(0.01)

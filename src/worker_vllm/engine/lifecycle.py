@@ -209,6 +209,22 @@ class EngineHost:
             if not ended and record is not None:
                 await self._abort_unfinished(record)
 
+    def has_begun(self, record: JobRecord) -> bool:
+        """Whether the engine has made a token for one of the job's requests. vLLM knows it also of a plain
+        answer, which is handed over at its end."""
+        processor = self.llm.output_processor
+        own = [name for request in record.unfinished for name in processor.external_req_ids.get(request, ())]
+        states = [processor.request_states[name] for name in own if name in processor.request_states]
+        return any(not state.is_prefilling for state in states)
+
+    async def cut_short(self, record: JobRecord) -> bool:
+        """Let the job's requests end with what they have so far: vLLM hands that over when it aborts them.
+        False where there is none, or no engine to ask."""
+        if not record.unfinished or self.errored:
+            return False
+        await self.llm.abort(list(record.unfinished))
+        return True
+
     async def _abort_unfinished(self, record: JobRecord) -> None:
         if record.unfinished and not self.errored:
             await self.llm.abort(list(record.unfinished))

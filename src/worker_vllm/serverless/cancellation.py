@@ -11,12 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from worker_vllm.errors import WorkerError
+
+CUT_SECONDS = 0.25
+"""How long a job whose time has run out may take to hand over what it has so far: less than the handler
+leaves to the platform's own limit."""
+
+CutShort = Callable[[], Awaitable[bool] | None]
+"""Lets a job's stream end soon with what it has so far; says False, or None at once, where it cannot."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +63,7 @@ class Jobs:
         *,
         limits: Sequence[Limit] = (),
         on_release: Callable[[], None] = lambda: None,
+        cut_short: CutShort = lambda: None,
     ) -> JobLease:
         """A lease on `stream` for the job whose task is running now.
 
@@ -63,8 +71,9 @@ class Jobs:
             stream: the job's chunks; nobody else reads or closes it.
             limits: of the job's time.
             on_release: called once, when the job has ended for the worker; delivery may still go on.
+            cut_short: called when a limit is reached.
         """
-        lease = JobLease(self, stream, limits, on_release)
+        lease = JobLease(self, stream, limits, on_release, cut_short)
         if self._refusal is not None:
             lease.fail(self._refusal)
         return lease
@@ -117,6 +126,7 @@ class JobLease:
         stream: AsyncGenerator[Any, None],
         limits: Sequence[Limit],
         on_release: Callable[[], None],
+        cut_short: CutShort,
     ) -> None:
         task = asyncio.current_task()
         if task is None:
@@ -132,6 +142,10 @@ class JobLease:
         self._released = False
         self._limits = limits
         self._age_seconds = 0.0
+        self._cut_short = cut_short
+        self._late: WorkerError | None = None
+        self._ended = asyncio.Event()
+        self._cutting: asyncio.Task[None] | None = None
         jobs._add(self)
         task.add_done_callback(self._task_done)
 
@@ -144,7 +158,7 @@ class JobLease:
         """The stream's next chunk.
 
         Raises StopAsyncIteration at the stream's end, whatever the stream raises, and the error given to
-        `fail`. CancelledError comes through only where it is not of our making.
+        `fail` or by a limit. CancelledError comes through only where it is not of our making.
         """
         if self._failure is not None:
             self._settle_interruption()
@@ -153,6 +167,10 @@ class JobLease:
             return await anext(self._stream)
         except BaseException as error:
             self._exhausted = True
+            self._ended.set()
+            if self._late is not None and self._failure is None and _ends_early(error):
+                self._failure = self._late
+                raise self._failure from error
             if self._failure is None or not self._settle_interruption():
                 raise
             if isinstance(error, (asyncio.CancelledError, WorkerError)):
@@ -184,7 +202,7 @@ class JobLease:
         self._age_seconds += seconds
         for limit in self._limits:
             if self._age_seconds >= limit.seconds and not limit.is_met():
-                self.fail(limit.late)
+                self._expire(limit.late)
 
     def release(self) -> None:
         """The job has ended for the worker: close the stream where it has not ended by itself. Repeatable."""
@@ -194,6 +212,27 @@ class JobLease:
         if not self._exhausted:
             self._jobs._close_later(self._stream)
         self._on_release()
+
+    def _expire(self, late: WorkerError) -> None:
+        if self._late is not None or self._failure is not None or self._released:
+            return
+        if (cut := self._cut_short()) is None:
+            self.fail(late)
+        else:
+            self._late = late
+            self._cutting = asyncio.get_running_loop().create_task(self._hand_over(cut, late))
+
+    async def _hand_over(self, cut: Awaitable[bool], late: WorkerError) -> None:
+        """Let what the job has so far come out of its stream, and fail it then; soon, whatever happens."""
+        try:
+            async with asyncio.timeout(CUT_SECONDS):
+                if await cut:
+                    await self._ended.wait()
+        except TimeoutError:
+            logger.debug("a job's stream did not end within %s s of its time's end", CUT_SECONDS)
+        except Exception:
+            logger.exception("a job could not be cut short")
+        self.fail(late)
 
     def _settle_interruption(self) -> bool:
         """Take back our own cancellation; False where the SDK has cancelled the task as well."""
@@ -205,6 +244,12 @@ class JobLease:
     def _task_done(self, _: asyncio.Task[Any]) -> None:
         self.release()
         self._jobs._remove(self)
+
+
+def _ends_early(error: BaseException) -> bool:
+    """Whether a stream that was cut short ended for that reason: not for the engine's death or the SDK's
+    cancel."""
+    return not isinstance(error, asyncio.CancelledError) and not getattr(error, "fatal", False)
 
 
 async def _close(stream: AsyncGenerator[Any, None]) -> None:

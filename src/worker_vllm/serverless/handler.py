@@ -25,6 +25,11 @@ Handler = Callable[[dict[str, Any]], AsyncGenerator[Any, None]]
 
 logger = logging.getLogger(__name__)
 
+MAX_POLICY_MILLISECONDS = 2**53
+"""Larger figures (and infinities) are no limits of a job's time."""
+MAX_PARTIAL_BYTES = 1_000_000
+"""What an error may hold of an answer that was not finished."""
+
 _END = object()
 # How much sooner than the platform's own time-out the worker gives up: the error has to arrive while it
 # counts.
@@ -55,6 +60,12 @@ class Serving(Protocol):
     def report(self, error: WorkerError) -> None:
         """Hear of a job's fatal error."""
 
+    def has_begun(self, record: JobRecord) -> bool:
+        """Whether the engine has made the job's first token."""
+
+    def cut_short(self, record: JobRecord) -> Awaitable[bool]:
+        """Let the job's engine requests end with what they have so far; False where there are none."""
+
 
 def make_handler(serving: Serving) -> Handler:
     """The handler for `runpod.serverless.start`: an async-generator *function*, the only kind of asynchronous
@@ -70,6 +81,7 @@ def make_handler(serving: Serving) -> Handler:
             answer.chunks(),
             limits=answer.limits(),
             on_release=answer.log_end,
+            cut_short=answer.cut_short,
         )
         try:
             while (chunk := await answer.next(lease)) is not _END:
@@ -93,6 +105,8 @@ class _Answer:
         self.record = JobRecord(job_id)
         self.failure: WorkerError | None = None
         self.last_chunk: Any = None
+        self._plain_chunks: list[Any] = []
+        self._begun = False
         self._serving = serving
         self._job = job
         self._request: JobInput | None = None
@@ -100,8 +114,11 @@ class _Answer:
 
     def limits(self) -> list[Limit]:
         """The job's own limit goes before the worker's; its first token may have one besides."""
+        execution = _platform_limit(self._job, "executionTimeout") or self._serving.request_timeout_seconds
+        # A job's life begins before this worker has it, so this is the most that can be left of it.
+        life = _platform_limit(self._job, "ttl")
         limits = []
-        if total := _platform_limit(self._job) or self._serving.request_timeout_seconds:
+        if total := min(filter(None, (execution, life)), default=None):
             limits.append(Limit(total, DeadlineError("the job's time ran out")))
         if first := self._serving.first_token_seconds:
             late = DeadlineError(f"there was no first token within {first:g} s")
@@ -126,6 +143,8 @@ class _Answer:
         """The next chunk, or `_END` at the stream's end or failure; a failure is noted."""
         try:
             self.last_chunk = await lease.next()
+            if not self._streams():
+                self._plain_chunks.append(self.last_chunk)
             return self.last_chunk
         except StopAsyncIteration:
             self.record.finished_at = time.monotonic()
@@ -135,6 +154,10 @@ class _Answer:
             logger.exception("job %s: unexpected error", self.record.job_id)
             self._fail(InternalError("the worker failed on this job"))
         return _END
+
+    def cut_short(self) -> Awaitable[bool] | None:
+        """Let a plain answer come out as far as it is; a stream's reader has it already."""
+        return None if self._streams() else self._serving.cut_short(self.record)
 
     def log_end(self) -> None:
         """Write the job's log line. A job whose stream has not ended by now was cancelled."""
@@ -147,22 +170,34 @@ class _Answer:
         """The items that end a failed job; none for one that went well.
 
         A stream that the engine broke off ends with the engine's own error event. One that was cut from
-        outside (deadline, shutdown, engine death) has none yet and gets one here.
+        outside (deadline, shutdown, engine death) has none yet and gets one here. A plain answer that ran
+        out of time leaves what there is of it in the error.
         """
         if self.failure is None:
             return []
         error = clean(self.failure.to_error())
         event: list[Any] = []
-        if self.failure is lease.failure and self._request is not None and self._request.stream:
+        if self.failure is lease.failure and self._streams():
             event = error_event(self.last_chunk, error)
+        if isinstance(self.failure, DeadlineError) and 0 < _size(self._plain_chunks) <= MAX_PARTIAL_BYTES:
+            error["output"] = self._plain_chunks
         is_route = self._request is not None and self._request.kind == "route"
         is_refusal = isinstance(self.failure, RequestError) and self.failure.code < 500
         if self._serving.errors_as_body and is_route and is_refusal:
             return self._error_body(error)
         return [*event, {"error": _text(error)}]
 
+    def _streams(self) -> bool:
+        return self._request is not None and self._request.stream
+
     def _has_begun(self) -> bool:
-        return self.record.first_token_at is not None or self.last_chunk is not None
+        # a plain answer is recorded at its end alone
+        self._begun = self._begun or (
+            self.record.first_token_at is not None
+            or self.last_chunk is not None
+            or self._serving.has_begun(self.record)
+        )
+        return self._begun
 
     def _fail(self, failure: WorkerError) -> None:
         self.record.finished_at = time.monotonic()
@@ -183,15 +218,21 @@ class _Answer:
         return [_text(body)]
 
 
-def _platform_limit(job: dict[str, Any]) -> float | None:
-    """Seconds until shortly before the platform's executionTimeout (milliseconds), where the job carries
-    one."""
+def _platform_limit(job: dict[str, Any], name: str) -> float | None:
+    """Seconds until shortly before a limit of the platform's (milliseconds), where the job carries one."""
     policy = job.get("policy")
-    milliseconds = policy.get("executionTimeout") if isinstance(policy, dict) else None
-    if not isinstance(milliseconds, int | float) or isinstance(milliseconds, bool) or milliseconds <= 0:
+    milliseconds = policy.get(name) if isinstance(policy, dict) else None
+    if not isinstance(milliseconds, int | float) or isinstance(milliseconds, bool):
+        return None
+    if not 0 < milliseconds <= MAX_POLICY_MILLISECONDS:
         return None
     seconds = milliseconds / 1000
     return seconds - min(seconds * _MARGIN_SHARE, _MARGIN_SECONDS)
+
+
+def _size(chunks: list[Any]) -> int:
+    """Bytes of the chunks as JSON; 0 for none."""
+    return len(_text(chunks).encode()) if chunks else 0
 
 
 def _text(value: Any) -> str:

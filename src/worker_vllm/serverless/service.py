@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
+from worker_vllm.engine.record import JobRecord
 from worker_vllm.errors import EngineDeadError, RetryableError, ShuttingDownError, StartupFailure, WorkerError
 from worker_vllm.phases import Phases
 from worker_vllm.serverless import health
@@ -45,6 +46,12 @@ class Host(Protocol):
     @property
     def step_count(self) -> int:
         """Steps that the engine has made."""
+
+    def has_begun(self, record: JobRecord) -> bool:
+        """See `Serving.has_begun`."""
+
+    async def cut_short(self, record: JobRecord) -> bool:
+        """See `Serving.cut_short`."""
 
     async def ready(self) -> None:
         """Bring up what is bound to the running loop. Raises WorkerError."""
@@ -116,6 +123,14 @@ class Service:
     def report(self, error: WorkerError) -> None:
         """Hear of a job's fatal error: the engine is gone, and so is the worker soon."""
         self._leave(health.EXIT_ENGINE_DEAD, error)
+
+    def has_begun(self, record: JobRecord) -> bool:
+        """Whether the engine has made the job's first token."""
+        return self._host.has_begun(record)
+
+    async def cut_short(self, record: JobRecord) -> bool:
+        """Let the job's engine requests end with what they have so far; False where there are none."""
+        return await self._host.cut_short(record)
 
     def ended(self) -> None:
         """The process has cleaned up and ends by itself: call off the last resort."""
