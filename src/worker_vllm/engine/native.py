@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker_vllm.batching import coalesce
-from worker_vllm.engine import application, pacing
+from worker_vllm.engine import application, pacing, pieces
 from worker_vllm.engine.frontend import prompt_token_ids
 from worker_vllm.engine.lifecycle import EngineHost
 from worker_vllm.engine.outputs import PromptOutputs
@@ -20,6 +20,8 @@ from worker_vllm.settings import WorkerSettings
 _COMPLETIONS = "/v1/completions"
 # One alternative of one token: id, logprob, rank and text with their names.
 _LOGPROB_BYTES = 80
+# An item estimated at less than this part of the limit is below it, whatever its text holds.
+_SAFETY = 8
 
 # What vLLM's beam search looks at; a job may say more only where it says what beam search does anyway.
 _BEAM_PARAMS = ("temperature", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
@@ -154,7 +156,12 @@ class vLLMEngine:
             async with aclosing(pacing.merge(batches)) as merged:
                 async for index, outputs in merged:
                     started = requests[index].outputs
-                    yield started.item(outputs)
+                    item = started.item(outputs)
+                    if sum(map(_json_bytes, outputs)) < self._settings.max_chunk_bytes // _SAFETY:
+                        yield item
+                        continue
+                    for piece in pieces.split(item, self._settings.max_chunk_bytes):
+                        yield piece
         except WorkerError as error:
             if started is not None:
                 yield started.error_item(error.to_error())
@@ -215,7 +222,8 @@ def _token_count(output: Any) -> int:
 
 def _json_bytes(output: Any) -> int:
     """About what the output takes as JSON."""
-    return sum(
+    prompt = _LOGPROB_BYTES * sum(len(position or ()) for position in output.prompt_logprobs or ())
+    return prompt + sum(
         len(part.text.encode("utf-8", "replace"))
         + _LOGPROB_BYTES * sum(len(position or ()) for position in part.logprobs or ())
         for part in output.outputs

@@ -23,7 +23,7 @@ from contextvars import ContextVar
 from typing import Any
 from urllib.parse import quote
 
-from worker_vllm.errors import OutputTooLargeError, RetryableError
+from worker_vllm.errors import OutputTooLargeError, RetryableError, WorkerError
 from worker_vllm.serverless import log
 from worker_vllm.serverless.error_event import error_event
 
@@ -95,11 +95,18 @@ class Delivery:
             return
         url = _url(self._chunk_url, job, False)
         body = _encode(job_data)
-        if len(body) <= MAX_CHUNK_BYTES and await self._offer(session, url, job, body):
+        error: WorkerError
+        if len(body) > MAX_CHUNK_BYTES:
+            error = OutputTooLargeError(
+                f"a piece of the stream has {len(body)} bytes, the platform takes {MAX_CHUNK_BYTES}; "
+                "the job's output holds the whole answer"
+            )
+        elif await self._offer(session, url, job, body):
             return
+        else:
+            error = RetryableError("the stream was interrupted; the job's output holds the whole answer")
         _stream_is_cut.set(True)
-        logger.warning("the stream of job %s ends early; its result will be whole", _shown(job))
-        error = RetryableError("the stream was interrupted; the job's output holds the whole answer")
+        logger.warning("the stream of job %s ends early (%d); its result is whole", _shown(job), error.code)
         for event in error_event(job_data.get("output"), error.to_error()):
             await _post(session, url, job, _encode({"output": event}))
 
