@@ -138,6 +138,21 @@ class JobInput(BaseModel):
         return cls(**fields, batch=_batch_options(given), warnings=tuple(dict.fromkeys(warnings)))
 
 
+def asks_for_route(job_input: object) -> bool:
+    """Whether an input, readable or not, is meant as a call of a route."""
+    return isinstance(job_input, Mapping) and any(
+        job_input.get(name) not in (None, "", {}, []) for name in ("openai_route", "openai_input", "route")
+    )
+
+
+def asks_for_events(job_input: object) -> bool:
+    """Whether an input, readable or not, is meant as a call of a route whose answer is streamed."""
+    if not isinstance(job_input, Mapping) or not asks_for_route(job_input):
+        return False
+    places = (job_input, job_input.get("openai_input"), job_input.get("body"))
+    return any(isinstance(place, Mapping) and place.get("stream") in (True, "true") for place in places)
+
+
 def _route_fields(given: Mapping[str, Any], route: str, body: str, warnings: list[str]) -> dict[str, Any]:
     for name, value in given.items():
         if name in (route, body):

@@ -55,6 +55,7 @@ class Serving:
         self.request_timeout_seconds: float | None = None
         self.first_token_seconds: float | None = None
         self.errors_as_body = errors_as_body
+        self.raw_openai_output = True
         self.reported: list[errors.WorkerError] = []
         self.engine = engine
         self.begun = False
@@ -405,3 +406,46 @@ async def test_a_jobs_life_ends_with_its_ttl(policy: Any, late: bool) -> None:
 
     found = await asyncio.get_running_loop().create_task(drive())
     assert isinstance(found[-1], dict) is late
+
+
+@pytest.mark.parametrize(
+    "job_input",
+    [
+        {"openai_input": {"stream": True, "n": 10_000}},
+        {"openai_route": "/v1/chat/completions", "openai_input": {"stream": "true", "stop": ["a"] * 999}},
+        {"route": "http://elsewhere/", "body": {"a": 1}, "stream": True},
+        {"openai_route": "/v1/completions", "stream": True, "openai_input": [1]},
+    ],
+)
+async def test_a_routes_stream_that_cannot_be_read_ends_with_an_error_event(job_input: Any) -> None:
+    """The gateway shows a stream's reader nothing of a failed job's error."""
+    event, last = await items(Serving(ScriptedEngine()), {"id": "j", "input": job_input})
+    assert json.loads(event.removeprefix("data: ").split("\n\n")[0])["error"]["code"] == 400
+    assert event.endswith("\n\ndata: [DONE]\n\n")
+    assert failure(last)["code"] == 400
+    parsed = Serving(ScriptedEngine())
+    parsed.raw_openai_output = False
+    (event,), last = await items(parsed, {"id": "j", "input": job_input})
+    assert (event["error"]["code"], failure(last)["code"]) == (400, 400)
+
+
+@pytest.mark.parametrize(
+    "job_input", [{"prompt": 3, "stream": True}, {"openai_input": {"n": 999}}, "x", None, {}]
+)
+async def test_what_is_no_routes_stream_gets_no_event(job_input: Any) -> None:
+    (last,) = await items(Serving(ScriptedEngine()), {"id": "j", "input": job_input})
+    assert failure(last)["code"] == 400
+
+
+async def test_errors_as_body_counts_for_what_cannot_be_read() -> None:
+    serving = Serving(ScriptedEngine(), errors_as_body=True)
+    (text,) = await items(serving, {"id": "j", "input": {"openai_input": {"n": 999}}})
+    assert json.loads(text)["error"]["param"] == "n"
+    (event,) = await items(serving, {"id": "j", "input": {"openai_input": {"n": 999, "stream": True}}})
+    assert event.endswith("data: [DONE]\n\n")
+
+
+async def test_a_routes_stream_that_is_late_before_it_begins_gets_its_event() -> None:
+    event, last = await at_its_deadline(Serving(ScriptedEngine(CUT)), chat(stream=True))
+    assert '"code": 504' in event
+    assert failure(last)["code"] == 504

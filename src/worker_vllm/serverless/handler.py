@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from worker_vllm.engine.record import JobRecord, current_record
 from worker_vllm.errors import ApplicationError, DeadlineError, InternalError, RequestError, WorkerError
-from worker_vllm.job import JobInput
+from worker_vllm.job import JobInput, asks_for_events, asks_for_route
 from worker_vllm.serverless import log
 from worker_vllm.serverless.cancellation import JobLease, Jobs, Limit
 from worker_vllm.serverless.error_event import error_event
@@ -53,6 +53,7 @@ class Serving(Protocol):
     request_timeout_seconds: float | None
     first_token_seconds: float | None
     errors_as_body: bool
+    raw_openai_output: bool
 
     def ready(self) -> Awaitable[None]:
         """Wait until the engines take requests. Raises WorkerError."""
@@ -107,6 +108,7 @@ class _Answer:
         self.last_chunk: Any = None
         self._plain_chunks: list[Any] = []
         self._begun = False
+        self._is_engines = False  # from then on the engine ends a stream that fails with an event of its own
         self._serving = serving
         self._job = job
         self._request: JobInput | None = None
@@ -135,6 +137,7 @@ class _Answer:
             logger.warning("job %s: %s", self.record.job_id, warning)
         await self._serving.ready()
         engine = self._serving.openai if request.kind == "route" else self._serving.native
+        self._is_engines = True
         async with aclosing(engine.generate(request, self.record.job_id)) as chunks:
             async for chunk in chunks:
                 yield clean(chunk)
@@ -170,25 +173,36 @@ class _Answer:
         """The items that end a failed job; none for one that went well.
 
         A stream that the engine broke off ends with the engine's own error event. One that was cut from
-        outside (deadline, shutdown, engine death) has none yet and gets one here. A plain answer that ran
-        out of time leaves what there is of it in the error.
+        outside (deadline, shutdown, engine death), or never reached the engine, has none yet and gets one
+        here. A plain answer that ran out of time leaves what there is of it in the error.
         """
         if self.failure is None:
             return []
         error = clean(self.failure.to_error())
         event: list[Any] = []
-        if self.failure is lease.failure and self._streams():
-            event = error_event(self.last_chunk, error)
+        if (self.failure is lease.failure or not self._is_engines) and self._streams():
+            event = error_event(self._sample_chunk(), error)
         if isinstance(self.failure, DeadlineError) and 0 < _size(self._plain_chunks) <= MAX_PARTIAL_BYTES:
             error["output"] = self._plain_chunks
-        is_route = self._request is not None and self._request.kind == "route"
         is_refusal = isinstance(self.failure, RequestError) and self.failure.code < 500
-        if self._serving.errors_as_body and is_route and is_refusal:
-            return self._error_body(error)
+        if self._serving.errors_as_body and self._is_route() and is_refusal:
+            return [*event, *self._error_body(error)]
         return [*event, {"error": _text(error)}]
 
     def _streams(self) -> bool:
-        return self._request is not None and self._request.stream
+        return self._request.stream if self._request is not None else asks_for_events(self._job.get("input"))
+
+    def _is_route(self) -> bool:
+        if self._request is None:
+            return asks_for_route(self._job.get("input"))
+        return self._request.kind == "route"
+
+    def _sample_chunk(self) -> Any:
+        """A chunk in the form of the stream's. A native stream without a chunk has no form: its reader looks
+        at the job's state."""
+        if self.last_chunk is None and self._is_route():
+            return "" if self._serving.raw_openai_output else []
+        return self.last_chunk
 
     def _has_begun(self) -> bool:
         # a plain answer is recorded at its end alone
@@ -210,7 +224,7 @@ class _Answer:
     def _error_body(self, error: dict[str, Any]) -> list[Any]:
         """OPENAI_ERRORS=body: the error as an answer that the gateway hands on with status 200. As text,
         since an object with an `error` key would fail the job. A stream holds its error event already."""
-        if self.last_chunk is not None:
+        if self.last_chunk is not None or self._streams():
             return []
         body = {"error": error}
         if isinstance(self.failure, ApplicationError) and isinstance(self.failure.body, dict):

@@ -71,6 +71,7 @@ class Service:
         request_timeout_seconds: how long a job may take that says nothing itself; None means no limit.
         first_token_seconds: how long it may take to its first token; None means no limit of its own.
         errors_as_body: OPENAI_ERRORS=body.
+        raw_openai_output: RAW_OPENAI_OUTPUT.
         exit_later: see `health.exit_later`; tests replace it.
     """
 
@@ -86,6 +87,7 @@ class Service:
         request_timeout_seconds: float | None = None,
         first_token_seconds: float | None = None,
         errors_as_body: bool = False,
+        raw_openai_output: bool = True,
         phases: Phases | None = None,
         exit_later: Callable[[float, Callable[[], int]], threading.Timer] = health.exit_later,
     ) -> None:
@@ -95,6 +97,7 @@ class Service:
         self.request_timeout_seconds = request_timeout_seconds
         self.first_token_seconds = first_token_seconds
         self.errors_as_body = errors_as_body
+        self.raw_openai_output = raw_openai_output
         self.exit_code = health.EXIT_STOPPED
         self._host = host
         self._capacity = capacity

@@ -151,6 +151,7 @@ def _serve(worker: WorkerSettings, engines: Engines, phases: Phases) -> int:
         request_timeout_seconds=worker.request_timeout_s,
         first_token_seconds=worker.first_token_timeout_s,
         errors_as_body=worker.openai_errors == "body",
+        raw_openai_output=worker.raw_openai_output,
         phases=phases,
     )
     try:
