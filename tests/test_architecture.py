@@ -38,7 +38,15 @@ ROOMS = {
     "configuration": ("configuration",),
     "models": ("models",),
     "forms": ("forms",),
-    "vllm": ("vllm_compat", "vllm_errors", "vllm_arguments", "vllm_table", "vllm_media"),
+    "vllm": (
+        "vllm_compat",
+        "vllm_errors",
+        "vllm_arguments",
+        "vllm_table",
+        "vllm_processes",
+        "vllm_media",
+        "vllm_architectures",
+    ),
     "engine": ("engine",),
     "serverless": ("serverless",),
     "emulator": ("emulator",),
@@ -55,7 +63,7 @@ MAY_IMPORT = {
     "settings": {"leaves"},
     # the table of vLLM's arguments is read where none is given, inside `resolve`
     "configuration": {"leaves", "settings", "vllm"},
-    "models": {"leaves", "configuration"},
+    "models": {"leaves", "configuration", "vllm"},
     "forms": {"leaves", "settings", "configuration"},
     # `ArgumentTable` is the shape in which vLLM's parser is written down
     "vllm": {"leaves", "media", "configuration"},
@@ -99,6 +107,7 @@ READ_THE_ENVIRONMENT = {
     "cli": "the command hands it on as a mapping",
     "cli.demo": "a script of its own, in a process of its own",
     "cli.local_session": "a worker's environment is this one's and more",
+    "vllm_processes": "vLLM and OpenMP are told there how to start a process",
 }
 
 CATCH_EVERYTHING = {

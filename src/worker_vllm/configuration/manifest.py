@@ -1,7 +1,8 @@
 """A baked model: what the image's /local_model_args.json says of the weights inside it.
 
 Images in use have MODEL_NAME (a snapshot's path), TOKENIZER_NAME (a path), QUANTIZATION, MODEL_REVISION and
-TOKENIZER_REVISION there; MODEL_REPO, the repository's id, is ours.
+TOKENIZER_REVISION there. Ours are MODEL_REPO, the repository's id, LORA_MODULES, and BAKED, a list of all
+that was baked: role, repository, revision, path, files and bytes of each.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _ARGUMENTS = {
     "quantization": "QUANTIZATION",
     "revision": "MODEL_REVISION",
     "tokenizer_revision": "TOKENIZER_REVISION",
+    "lora_modules": "LORA_MODULES",
 }
 
 
@@ -39,11 +41,13 @@ class Manifest:
         path: where its weights are.
         repository: the hub's id of it, where known.
         arguments: what else the manifest sets, by argument.
+        others: where tokenizers, adapters and drafters are, by repository in lower case.
     """
 
     path: str
     repository: str | None
     arguments: Mapping[str, str]
+    others: Mapping[str, str] = field(default_factory=dict)
 
     def is_model(self, name: str) -> bool:
         """Whether `name` means this model: its path, or its repository in any case (caches lower it)."""
@@ -72,7 +76,19 @@ def read(root: Path, report: Report) -> Manifest | None:
         path=model,
         repository=found.get("MODEL_REPO") or repository_of(model),
         arguments={name: found[key] for name, key in _ARGUMENTS.items() if key in found},
+        others=_others(content.get("BAKED")),
     )
+
+
+def _others(baked: Any) -> dict[str, str]:
+    return {
+        entry["repository"].lower(): entry["path"]
+        for entry in (baked if isinstance(baked, list) else ())
+        if isinstance(entry, dict)
+        and entry.get("role") != "model"
+        and isinstance(entry.get("repository"), str)
+        and isinstance(entry.get("path"), str)
+    }
 
 
 def repository_of(path: str) -> str | None:
