@@ -37,6 +37,7 @@ ROOMS = {
     "settings": ("settings",),
     "configuration": ("configuration",),
     "models": ("models",),
+    "doctor": ("doctor",),
     "forms": ("forms",),
     "vllm": (
         "vllm_compat",
@@ -64,11 +65,12 @@ MAY_IMPORT = {
     # the table of vLLM's arguments is read where none is given, inside `resolve`
     "configuration": {"leaves", "settings", "vllm"},
     "models": {"leaves", "configuration", "vllm"},
+    "doctor": {"leaves", "settings", "configuration", "models"},
     "forms": {"leaves", "settings", "configuration"},
     # `ArgumentTable` is the shape in which vLLM's parser is written down
     "vllm": {"leaves", "media", "configuration"},
     "engine": {"leaves", "asgi", "media", "job", "settings", "configuration", "vllm"},
-    "serverless": {"leaves", "job", "settings", "engine", "models"},
+    "serverless": {"leaves", "job", "settings", "engine", "models", "doctor"},
     "emulator": set(),
     # the target "raw" is AsyncLLM itself
     "bench": {"vllm"},
@@ -77,6 +79,7 @@ MAY_IMPORT = {
         "settings",
         "configuration",
         "models",
+        "doctor",
         "forms",
         "vllm",
         "serverless",
@@ -90,7 +93,7 @@ MAY_IMPORT = {
 THIRD_PARTIES = {
     "aiohttp": ("emulator", "bench", "serverless.delivery", "media"),
     "yarl": ("media",),
-    "huggingface_hub": ("configuration.model_config", "models.hub", "models.download"),
+    "huggingface_hub": ("models.hub", "models.hub_errors", "models.download"),
     "openai": ("cli.demo",),
     "psutil": ("bench",),
     "runpod": ("serverless.sdk", "cli.demo"),

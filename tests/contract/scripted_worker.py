@@ -136,7 +136,7 @@ def main() -> int:
     )
     if "SCRIPT_STOCK_SDK" in os.environ:
         sdk.TESTED_VERSIONS = frozenset()  # type: ignore[misc]
-    return start.run(configuration, os.environ, start_engines)
+    return start.run(configuration, os.environ, start_engines, bring=lambda configuration, *_: configuration)
 
 
 if __name__ == "__main__":

@@ -45,11 +45,13 @@ def run(args: argparse.Namespace, environ: MutableMapping[str, str]) -> int:
 
     Raises StartupFailure when it cannot come into service, unless STARTUP_FAILURE=answer applies.
     """
+    from worker_vllm import models
     from worker_vllm.configuration import resolve
     from worker_vllm.serverless import start
 
     try:
-        return start.run(resolve(environ), environ)
+        configuration = resolve(environ, read_model_config=models.config_reader(environ))
+        return start.run(configuration, environ)
     except StartupFailure as failure:
         if not start.stays_up(failure, environ):
             raise

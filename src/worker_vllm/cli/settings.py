@@ -65,11 +65,11 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """
     if args.docs or args.hub:
         return _write(args)
-    from worker_vllm import configuration
+    from worker_vllm import configuration, models
 
     # importing vLLM, where its record does not fit, makes it log to standard output
     with contextlib.redirect_stdout(sys.stderr):
-        resolved = configuration.resolve(environ)
+        resolved = configuration.resolve(environ, read_model_config=models.config_reader(environ))
     shown = _as_json(resolved, everything=args.all)
     print(json.dumps(shown, indent=2, ensure_ascii=False) if args.json else _as_text(resolved, shown))
     return 0

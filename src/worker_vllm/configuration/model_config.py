@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,28 +18,13 @@ _ROPE_KEYS = ("rope_theta", "partial_rotary_factor")
 
 
 def read(model: str, revision: str | None) -> Mapping[str, Any] | None:
-    """The config.json of a local folder or a hub repository; None if it cannot be had, whatever the reason:
-    the engine will meet the same obstacle and say more about it."""
+    """The config.json of a folder on this machine; None of anything else. `models.config_reader` knows caches
+    and the hub."""
     try:
-        folder = Path(model)
-        path = folder / NAME if folder.is_dir() else _download(model, revision)
-        content = json.loads(path.read_text(encoding="utf-8")) if path else None
+        content = json.loads((Path(model) / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _download(model: str, revision: str | None) -> Path | None:
-    try:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-    except ImportError:
-        return None
-    # the cache first: the hub library waits long for a hub that does not answer
-    for only_local in (True, False):
-        with contextlib.suppress(HfHubHTTPError, HFValidationError, OSError, ValueError):
-            return Path(hf_hub_download(model, NAME, revision=revision, local_files_only=only_local))
-    return None
 
 
 def attention_heads(config: Mapping[str, Any]) -> int | None:

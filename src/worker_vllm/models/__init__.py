@@ -5,6 +5,6 @@ worker's start, `worker-vllm bake` and the doctor all go through them.
 """
 
 from worker_vllm.models.facts import AdapterFacts, ModelFacts, Weights
-from worker_vllm.models.resolution import Resolution, look, resolve
+from worker_vllm.models.resolution import Resolution, config_reader, look, resolve
 
-__all__ = ["AdapterFacts", "ModelFacts", "Resolution", "Weights", "look", "resolve"]
+__all__ = ["AdapterFacts", "ModelFacts", "Resolution", "Weights", "config_reader", "look", "resolve"]

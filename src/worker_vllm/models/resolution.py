@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from worker_vllm import values
 from worker_vllm.configuration import Configuration, Effective, manifest
+from worker_vllm.configuration.model_config import Reader
 from worker_vllm.configuration.report import Report
-from worker_vllm.errors import ConfigurationError
+from worker_vllm.errors import ConfigurationError, StartupFailure
 from worker_vllm.models import describe, download, support, wanted
 from worker_vllm.models.facts import AdapterFacts, ModelFacts
+from worker_vllm.models.hub import Hub
 from worker_vllm.models.locate import Locator, Place
 from worker_vllm.models.need import ADAPTER_CONFIG
 from worker_vllm.models.wanted import Part, Wanted
@@ -143,7 +145,26 @@ def look(
     return replace(facts, adapters=looked)
 
 
-def locator(asked: Wanted, environ: Mapping[str, str], root: Path = Path("/")) -> Locator:
+def config_reader(environ: Mapping[str, str], root: Path = Path("/")) -> Reader:
+    """Reads a model's config.json wherever it is; None where it cannot be had. The hub is asked once, as
+    `resolve` meets the same obstacle and says more about it."""
+
+    def hub(*arguments: Any) -> Hub:
+        return Hub(*arguments).without_patience()
+
+    def read(model: str, revision: str | None) -> Mapping[str, Any] | None:
+        found = locator(Wanted(Part("model", model)), environ, root, hub)
+        try:
+            return found.find(Part("model", model, revision)).facts.config or None
+        except StartupFailure:
+            return None
+
+    return read
+
+
+def locator(
+    asked: Wanted, environ: Mapping[str, str], root: Path = Path("/"), make_hub: Callable[..., Hub] = Hub
+) -> Locator:
     """A locator for what is asked for, that knows the image's own model."""
     return Locator(
         environ,
@@ -153,6 +174,7 @@ def locator(asked: Wanted, environ: Mapping[str, str], root: Path = Path("/")) -
         download_dir=asked.download_dir,
         load_format=asked.load_format,
         needs_tokenizer=asked.needs_tokenizer,
+        make_hub=make_hub,
     )
 
 

@@ -75,16 +75,35 @@ def start_engines(configuration: Configuration, environ: MutableMapping[str, str
     return Engines(host, vLLMEngine(host, configuration.worker), OpenAIvLLMEngine(host, configuration.worker))
 
 
+def bring_model(configuration: Configuration, environ: Mapping[str, str], phases: Phases) -> Configuration:
+    """Find the model and all that was named with it, download what is not here, and put paths in the place of
+    names. What cannot work is said before that takes its time.
+
+    Raises StartupFailure.
+    """
+    from worker_vllm import models
+
+    with phases.phase("resolve the model"):
+        resolution = models.resolve(configuration, environ)
+        logger.info("%s", resolution.in_words())
+    if resolution.downloads:
+        with phases.phase("download the model"):
+            resolution.fetch()
+    return resolution.placed(configuration, environ)
+
+
 def run(
     configuration: Configuration,
     environ: MutableMapping[str, str],
     start: Callable[[Configuration, MutableMapping[str, str]], Engines] = start_engines,
+    bring: Callable[[Configuration, Mapping[str, str], Phases], Configuration] = bring_model,
 ) -> int:
     """Run the worker until it is told to stop or its engine dies; returns the exit code (see `health`).
 
     Args:
         environ: the process's environment; what the SDK reads from it is added.
         start: makes the engines; tests put scripted ones in their place.
+        bring: brings the model; engines by script need none.
 
     Raises:
         StartupFailure: the worker could not come into service.
@@ -100,6 +119,9 @@ def run(
     with phases.phase("check the machine"):
         for warning in checks.check_machine():
             logger.warning("%s", warning)
+    with _stop_signals_end_the_process():
+        configuration = bring(configuration, environ, phases)
+    configuration.apply_environment(environ)
     # the engine's processes inherit the environment as it is while they are started
     withheld = configuration.secrets_withheld(environ)
     with _stop_signals_end_the_process(), phases.phase("start the engine"), withheld:
