@@ -99,22 +99,24 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
         ConfigurationError: vLLM refuses the configuration.
         EngineStartError: the model's files cannot be had, or the engine does not start.
     """
-    from worker_vllm import vllm_arguments
+    from worker_vllm import vllm_arguments, vllm_processes
 
+    threads = vllm_processes.keep_single_threaded()
     try:
         engine_args, config = vllm_arguments.check_engine_config(args)
     except (OSError, RuntimeError) as error:
         raise errors.EngineStartError(_first_line(error)) from error
     try:
-        llm = _observed_engine_class(observe).from_vllm_config(
-            vllm_config=config,
-            usage_context=load("UsageContext").OPENAI_API_SERVER,
-            # With statistics off a logger of ours would switch them on again.
-            stat_loggers=None if args.disable_log_stats else [_step_logger_class(on_step)],
-            enable_log_requests=engine_args.enable_log_requests,
-            aggregate_engine_logging=engine_args.aggregate_engine_logging,
-            disable_log_stats=engine_args.disable_log_stats,
-        )
+        with vllm_processes.forked(config, threads):
+            llm = _observed_engine_class(observe).from_vllm_config(
+                vllm_config=config,
+                usage_context=load("UsageContext").OPENAI_API_SERVER,
+                # With statistics off a logger of ours would switch them on again.
+                stat_loggers=None if args.disable_log_stats else [_step_logger_class(on_step)],
+                enable_log_requests=engine_args.enable_log_requests,
+                aggregate_engine_logging=engine_args.aggregate_engine_logging,
+                disable_log_stats=engine_args.disable_log_stats,
+            )
     except (ValueError, RuntimeError, OSError, TimeoutError) as error:
         raise errors.EngineStartError(_first_line(error)) from error
     if args.disable_log_stats:

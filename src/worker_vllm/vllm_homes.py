@@ -31,9 +31,11 @@ HOMES: dict[str, tuple[str, ...]] = {
     "TokenizerRegistry": ("vllm.tokenizers.registry",),
     "UsageContext": ("vllm.usage.usage_lib",),
     "VLLMValidationError": ("vllm.exceptions",),
+    "current_platform": ("vllm.platforms",),
     "envs": ("vllm",),
     "build_app": ("vllm.entrypoints.launchers.app", "vllm.entrypoints.openai.api_server"),
     "environment_variables": ("vllm.envs",),
+    "get_num_threads": ("torch",),
     "global_http_connection": ("vllm.connections",),
     "init_app_state": (
         "vllm.entrypoints.launchers.api_server.app_state",
@@ -44,6 +46,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "vllm.entrypoints.launchers.cli_args",
         "vllm.entrypoints.openai.cli_args",
     ),
+    "set_num_threads": ("torch",),
     "validate_api_server_args": (
         "vllm.entrypoints.launchers.launcher",
         "vllm.entrypoints.openai.api_server",
