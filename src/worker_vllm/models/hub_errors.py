@@ -27,6 +27,8 @@ _SENTENCES = {
     "broken": "what {hub} sent of {repository} was not what it announced{status}: " + _ELSEWHERE,
     "full": "the disk filled up while {repository} was downloaded: raise the endpoint's container disk, or "
     "use a network volume",
+    "unwritable": "what comes of {repository} cannot be written ({detail}): set HF_HUB_CACHE or "
+    "DOWNLOAD_DIR to a folder that can be written to",
     "offline": "{repository} is not whole on this machine, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE "
     "forbids downloading it: remove that variable, or put the model here",
 }
@@ -53,6 +55,7 @@ _HAPPENED = {
     "broken": "sent something else than it announced",
 }
 _MAY_PASS = frozenset(_HAPPENED)
+_OF_THE_MACHINE = frozenset({"full", "unwritable"})
 
 
 @dataclass(frozen=True)
@@ -61,14 +64,16 @@ class Refusal:
 
     Attributes:
         kind: gated, missing, no_revision, no_file, bad_token, forbidden, rate_limited, down, slow, broken,
-            full or offline.
+            full, unwritable or offline.
         status: the HTTP status, where there was one.
         wait_seconds: how long the hub asked to be left alone; None where it did not say.
+        detail: what the operating system said, where it was that.
     """
 
     kind: str
     status: int | None = None
     wait_seconds: float | None = None
+    detail: str = ""
 
     @property
     def may_pass(self) -> bool:
@@ -101,12 +106,13 @@ def failure(
         "revision": revision or "main",
         "hub": hub,
         "status": _shown(found.status),
+        "detail": found.detail,
         "nearest": f"; did you mean {nearest}?" if nearest else "",
     }
     hint = _HINTS.get(found.kind, ("", ""))[token].format(**words)
     sentence = _SENTENCES[found.kind].format(**words, hint=hint)
-    if found.may_pass or found.kind == "full":
-        return EngineStartError(sentence, permanent=found.kind == "full")
+    if found.may_pass or found.kind in _OF_THE_MACHINE:
+        return EngineStartError(sentence, permanent=not found.may_pass)
     return ConfigurationError([sentence])
 
 
@@ -134,6 +140,8 @@ def refusal(error: BaseException) -> Refusal:
             return _by_status(link, status)
         if isinstance(link, OSError) and link.errno in (errno.ENOSPC, errno.EDQUOT):
             return Refusal("full")
+        if isinstance(link, OSError) and link.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return Refusal("unwritable", detail=f"{link.strerror}: {link.filename}")
     if any(map(_is_timeout, links)):
         return Refusal("slow")
     return Refusal("down" if any(isinstance(link, _transport_errors()) for link in links) else "broken")
