@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests import repositories
+from tests.configurations import configure
 from worker_vllm.errors import ConfigurationError, EngineStartError, StartupFailure
+from worker_vllm.phases import Phases
 from worker_vllm.serverless import start
 
 LIVE = "https://api.runpod.ai/v2/abc/job-take/$ID?gpu=x"
@@ -29,3 +34,25 @@ def test_a_worker_stays_up_for_permanent_faults_on_the_live_platform_only(
 ) -> None:
     environ = {"STARTUP_FAILURE": choice, "RUNPOD_WEBHOOK_GET_JOB": url}
     assert start.stays_up(failure, environ) is stays
+
+
+def test_bringing_a_model_is_a_phase_of_its_own_and_a_local_one_is_not_downloaded(tmp_path: Path) -> None:
+    folder = repositories.write(tmp_path / "model", repositories.sharded())
+    phases = Phases()
+    placed = start.bring_model(configure(MODEL_NAME=str(folder)), {}, phases)
+    assert placed.engine["model"].value == str(folder)
+    assert list(phases.seconds) == ["resolve the model"]
+
+
+def test_a_model_that_is_nowhere_ends_the_start_before_an_engine_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(start.sdk, "prepare", lambda _: None)
+    monkeypatch.setattr(start.health, "adopt_orphans", lambda: None)
+    monkeypatch.setattr(start.checks, "check_machine", lambda: [])
+
+    def never(*_: object) -> start.Engines:
+        raise AssertionError("an engine was built")
+
+    with pytest.raises(ConfigurationError, match="there is no such path on this machine"):
+        start.run(configure(MODEL_NAME="/nonexistent"), {}, never)

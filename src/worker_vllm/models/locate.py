@@ -112,7 +112,7 @@ class Locator:
         if part.name.startswith(("/", "./", "../", "~")) or part.name.count("/") > 1:
             raise ConfigurationError([f"{_shown(part)}: there is no such path on this machine{_hint(path)}"])
         if (baked := self._baked_path(part)) is not None:
-            return Place(part, self._on_disk(part, baked))
+            return Place(part, self._on_disk(part, baked, "baked"))
         repository, quantization = _split(part.name)
         if not cache.REPOSITORY.fullmatch(repository):
             raise ConfigurationError(
@@ -151,8 +151,9 @@ class Locator:
         path = self._baked.path if self._is_baked(part) else self._baked.others.get(part.name.lower())
         return Path(path) if path and _exists(Path(path)) else None
 
-    def _on_disk(self, part: Part, path: Path) -> ModelFacts:
-        source: SourceKind = "baked" if self._is_baked(part) else "path"
+    def _on_disk(self, part: Part, path: Path, source: SourceKind = "path") -> ModelFacts:
+        if self._is_baked(part):  # also where it was named by its path
+            source = "baked"
         if path.is_file():
             if path.suffix != ".gguf":
                 raise ConfigurationError([f"{_shown(part)}: a file, and no GGUF; give the model's folder"])
@@ -170,7 +171,7 @@ class Locator:
             part.name,
             source,
             load_format=self._load_format,
-            repository=self._baked.repository if self._baked and source == "baked" else None,
+            repository=self._baked.repository if self._baked and self._is_baked(part) else None,
             revision=part.revision,
         )
         if trouble := self._need.lacks(part, facts):
