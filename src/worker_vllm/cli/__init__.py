@@ -22,6 +22,7 @@ VERBS = {
     "run": "run the RunPod Serverless worker (what the container starts)",
     "local": "run a local RunPod platform with a worker behind it, on this machine",
     "settings": "show the effective configuration, each value with its source",
+    "doctor": "say what will go wrong with a model on some GPUs, in seconds",
     "bench": "compare workers, the raw engine and vLLM's server under the same load",
 }
 

@@ -1,0 +1,197 @@
+"""Findings about the configuration: what contradicts the model, or misses what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from worker_vllm.doctor import families
+from worker_vllm.doctor.case import Case
+from worker_vllm.doctor.finding import Finding
+from worker_vllm.doctor.shape import rope_parameters
+
+_SAME_METHOD = {
+    "awq_marlin": "awq",
+    "auto_awq": "awq",
+    "gptq_marlin": "gptq",
+    "auto_gptq": "gptq",
+    "moe_wna16": "",
+    "gpt_oss_mxfp4": "mxfp4",
+    "humming": "",
+}
+
+
+def findings(case: Case) -> Iterator[Finding]:
+    """What the configuration says against the case."""
+    yield from _files(case)
+    yield from _length(case)
+    yield from _quantization(case)
+    yield from _adapters(case)
+    yield from _template(case)
+    yield from _parser(
+        case,
+        "tool_call_parser",
+        "tool-parser",
+        families.tool_parsers,
+        "a call of a tool stays text in `content`",
+    )
+    yield from _parser(
+        case,
+        "reasoning_parser",
+        "reasoning-parser",
+        families.reasoning_parsers,
+        "its thoughts stay in `content`, in front of the answer",
+    )
+
+
+def _files(case: Case) -> Iterator[Finding]:
+    facts = case.facts
+    if not facts.config and facts.source != "remote" and facts.weights.format != "gguf":
+        yield Finding(
+            "warning",
+            "model-not-found",
+            f"{facts.name} has no config.json that could be read",
+            "its size and its needs are not known, so nothing is said about memory",
+            "look at MODEL_NAME and its revision",
+        )
+    if facts.weights.missing:
+        missing = facts.weights.missing
+        yield Finding(
+            "warning",
+            "weights-incomplete",
+            f"{len(missing)} of the weight files that the index names are missing, {missing[0]} for one",
+            "a download that was broken off, or a copy that was not whole",
+            "fetch the model again",
+        )
+
+
+def _length(case: Case) -> Iterator[Finding]:
+    given, own = case.value("max_model_len"), case.shape.max_length
+    if not case.chosen("max_model_len") or not isinstance(given, int) or not own or given <= own:
+        return
+    stated = case.shape.text.get("model_max_length")
+    if isinstance(stated, int) and given <= stated:
+        return
+    allowed = case.is_on("VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+    variable = case.variable("max_model_len")
+    if allowed:
+        yield Finding(
+            "warning",
+            "max-model-len",
+            f"{variable}={given} is above the {own:,} positions that the model knows",
+            "VLLM_ALLOW_LONG_MAX_MODEL_LEN lets it pass; beyond them the text goes astray, or a kernel fails",
+            f"set MAX_MODEL_LEN={own}, unless you know that the model was trained for more",
+        )
+        return
+    scaled = bool(rope_parameters(case.shape.text))
+    yield Finding(
+        "warning" if case.value("hf_overrides") or case.shape.uncertain else "fatal",
+        "max-model-len",
+        f"{variable}={given} is above the {own:,} positions that the model knows: vLLM refuses to start",
+        "config.json states them",
+        f"set MAX_MODEL_LEN={own}"
+        + (
+            ', or scale its rotary embedding with HF_OVERRIDES={"rope_parameters": {"rope_type": "yarn", …}} '
+            "as its model card says"
+            if scaled
+            else ""
+        )
+        + "; VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 only silences the check",
+    )
+
+
+def _quantization(case: Case) -> Iterator[Finding]:
+    given, written = case.value("quantization"), case.facts.quantization
+    if not given or not written or not case.chosen("quantization"):
+        return
+    asked = _SAME_METHOD.get(str(given), str(given))
+    if asked and asked != written and not written.startswith(asked) and not asked.startswith(written):
+        yield Finding(
+            "warning",
+            "quantization-differs",
+            f"{case.variable('quantization')}={given}, and the checkpoint is quantized with {written}",
+            "vLLM takes the method from the checkpoint, and refuses one that contradicts it",
+            "leave QUANTIZATION away",
+        )
+
+
+def _adapters(case: Case) -> Iterator[Finding]:
+    highest = case.value("max_lora_rank")
+    for adapter in case.facts.adapters:
+        if adapter.problem:
+            yield Finding("warning", "adapter", f"adapter {adapter.name}: {adapter.problem}")
+        if adapter.rank and isinstance(highest, int) and adapter.rank > highest:
+            yield Finding(
+                "fatal" if not adapter.problem else "warning",
+                "adapter-rank",
+                f"adapter {adapter.name} has rank {adapter.rank}, and MAX_LORA_RANK is {highest}",
+                "memory is set aside for the largest rank that may come, and vLLM refuses a larger one",
+                f"set MAX_LORA_RANK={_rank_above(adapter.rank)}",
+            )
+
+
+def _rank_above(rank: int) -> int:
+    return next((choice for choice in (8, 16, 32, 64, 128, 256, 320, 512) if choice >= rank), rank)
+
+
+def _generates(case: Case) -> bool:
+    pooling = case.value("runner") == "pooling" or case.value("convert") in ("embed", "classify")
+    return not pooling and not case.shape.encoder_only and case.shape.family != "whisper"
+
+
+def _template(case: Case) -> Iterator[Finding]:
+    facts = case.facts
+    if case.value("chat_template") or not _generates(case) or not facts.config or facts.tokenizer:
+        return
+    # Mistral's own tokenizers, and families whose prompts vLLM writes itself, need none
+    own = case.value("tokenizer_mode") not in (None, "auto", "hf") or "tekken.json" in facts.tokenizer_files
+    if facts.chat_template is None and not own and "tokenizer_config.json" in facts.tokenizer_files:
+        yield Finding(
+            "warning",
+            "chat-template",
+            "the tokenizer has no chat template: messages are refused with 400, and prompts work",
+            "a base model, most likely: it continues texts and was not trained to answer",
+            "choose the model's -Instruct or -it variant, or set CUSTOM_CHAT_TEMPLATE to a template's path",
+        )
+    elif facts.chat_template_problem:
+        yield Finding(
+            "warning",
+            "chat-template",
+            f"the chat template does not parse: {facts.chat_template_problem}",
+            "messages will be refused",
+            "set CUSTOM_CHAT_TEMPLATE to a corrected copy",
+        )
+
+
+def _parser(
+    case: Case,
+    argument: str,
+    code: str,
+    fitting: Callable[[str, str | None], tuple[str, ...]],
+    without: str,
+) -> Iterator[Finding]:
+    if not _generates(case):
+        return
+    names = fitting(case.shape.family, case.facts.chat_template)
+    known = case.parsers.get(argument, ())
+    names = tuple(name for name in names if not known or name in known)
+    given = case.value(argument)
+    if not names or (given and str(given) in names):
+        return
+    switch = "ENABLE_AUTO_TOOL_CHOICE=true and " if argument == "tool_call_parser" else ""
+    variable = argument.upper()
+    if given:
+        yield Finding(
+            "warning",
+            code,
+            f"{case.variable(argument)}={given} reads another format than this model writes",
+            f"its chat template and family point to {' or '.join(names[:2])}",
+            f"set {variable}={names[0]}, unless the model was trained otherwise",
+        )
+    else:
+        yield Finding(
+            "note",
+            code,
+            f"no {argument.replace('_', ' ')} is set, and without one {without}",
+            "its family or its chat template says that it writes them",
+            f"set {switch}{variable}={names[0]}",
+        )
