@@ -49,7 +49,7 @@ def test_a_model_that_is_nowhere_ends_the_start_before_an_engine_is_built(
 ) -> None:
     monkeypatch.setattr(start.sdk, "prepare", lambda _: None)
     monkeypatch.setattr(start.health, "adopt_orphans", lambda: None)
-    monkeypatch.setattr(start.checks, "check_machine", lambda: [])
+    monkeypatch.setattr(start.checks, "check_machine", list)
 
     def never(*_: object) -> start.Engines:
         raise AssertionError("an engine was built")

@@ -21,6 +21,7 @@ from worker_vllm.errors import StartupFailure
 VERBS = {
     "run": "run the RunPod Serverless worker (what the container starts)",
     "local": "run a local RunPod platform with a worker behind it, on this machine",
+    "bake": "put a model into an image or onto a volume",
     "settings": "show the effective configuration, each value with its source",
     "doctor": "say what will go wrong with a model on some GPUs, in seconds",
     "bench": "compare workers, the raw engine and vLLM's server under the same load",
