@@ -23,5 +23,15 @@ COPY src /src
 RUN printf '#!/bin/sh\nexec python3 -m worker_vllm "$@"\n' > /usr/local/bin/worker-vllm \
     && chmod +x /usr/local/bin/worker-vllm
 
+# A model in the image: --build-arg MODEL_NAME=org/name, and --secret id=HF_TOKEN,env=HF_TOKEN for a gated one.
+# Not under BASE_PATH, where a volume would hide it. See docs/models.md.
+ARG MODEL_NAME=""
+ARG MODEL_REVISION=""
+ARG TOKENIZER_NAME=""
+ARG TOKENIZER_REVISION=""
+ARG QUANTIZATION=""
+RUN --mount=type=secret,id=HF_TOKEN \
+    if [ -n "${MODEL_NAME}" ]; then HF_HOME=/tmp/hf worker-vllm bake --to /models && rm -rf /tmp/hf; fi
+
 # In place of the base image's `vllm serve`. An old template's start command arrives as arguments.
 ENTRYPOINT ["python3", "/src/handler.py"]
