@@ -116,7 +116,7 @@ REMOVED: dict[str, str] = {
 """Settings that are gone, with what to do instead. Each warns once."""
 
 FORM_NOISE: frozenset[str] = frozenset({
-    "BASE_PATH", "DEVICE", "DISABLE_LOGGING_REQUEST", "LONG_LORA_SCALING_FACTORS", "LORA_EXTRA_VOCAB_SIZE",
+    "DEVICE", "DISABLE_LOGGING_REQUEST", "LONG_LORA_SCALING_FACTORS", "LORA_EXTRA_VOCAB_SIZE",
     "MAX_CONTEXT_LEN_TO_CAPTURE", "MAX_SEQ_LEN_TO_CAPTURE", "NUM_LOOKAHEAD_SLOTS", "NUM_SCHEDULER_STEPS",
     "PREEMPTION_CHECK_PERIOD", "PREEMPTION_CPU_CAPACITY", "PREEMPTION_MODE", "SCHEDULER_DELAY_FACTOR",
     "SPEC_DECODING_ACCEPTANCE_METHOD", "STREAMING", "SWAP_SPACE", "TENSORIZE",
@@ -125,7 +125,7 @@ FORM_NOISE: frozenset[str] = frozenset({
     "USE_V2_BLOCK_MANAGER",
 })  # fmt: skip
 """Settings that the old forms sent whether or not anybody wanted them, and that mean nothing to today's
-vLLM (or, for BASE_PATH, only when an image is built). They share one line."""
+vLLM. They share one line."""
 
 TRANSLATED: frozenset[str] = frozenset({
     "DISABLE_LOG_REQUESTS", "DISABLE_MM_PREPROCESSOR_CACHE", "GUIDED_DECODING_BACKEND",
@@ -138,6 +138,9 @@ TRANSLATED: frozenset[str] = frozenset({
 
 OWN: frozenset[str] = frozenset({"VLLM_CONFIG_FILE", "VLLM_EXTRA_ARGS"})
 """Variables that say where more configuration is."""
+
+PLACES: frozenset[str] = frozenset({"BASE_PATH"})
+"""Variables that say where files are, beside the hub library's own: see `models/cache.py`."""
 
 ARGUMENT_PREFIX = "VLLM_ARG_"
 """VLLM_ARG_<NAME> sets vLLM's argument <NAME>, whatever <NAME> alone would mean."""

@@ -127,7 +127,6 @@ DIRECT: list[tuple[str, str, str, Any]] = [
 """Variable, its text, and the argument and value that it gives."""
 
 SPOKEN_OF: dict[str, str] = {
-    "BASE_PATH": "/runpod-volume",
     "BLOCK_SIZE": "16",
     "CALCULATE_KV_SCALES": "true",
     "CONCURRENCY_MODIFIER": "100",

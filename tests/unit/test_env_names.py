@@ -61,6 +61,7 @@ def test_the_tables_do_not_contradict_each_other() -> None:
         set(env_names.FORM_NOISE),
         set(env_names.TRANSLATED),
         set(env_names.OWN),
+        set(env_names.PLACES),
     ]
     assert sum(map(len, kinds)) == len(set.union(*kinds))
     assert SPECULATIVE.keys() <= env_names.TRANSLATED

@@ -38,7 +38,9 @@ def known_names(table: ArgumentTable) -> frozenset[str]:
     for argument in table.arguments:
         found.update((argument.variable, *argument.variables, *argument.inverse_variables))
     tables = (env_names.DENIED, env_names.SURROUNDINGS, env_names.REMOVED, env_names.FORM_NOISE)
-    return frozenset(found).union(*tables, env_names.TRANSLATED, env_names.OWN, table.environment)
+    return frozenset(found).union(
+        *tables, env_names.TRANSLATED, env_names.OWN, env_names.PLACES, table.environment
+    )
 
 
 def _check_prefixed(name: str, known: frozenset[str], table: ArgumentTable, report: Report) -> None:
