@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tests import repositories
 from tests.configurations import configure
@@ -20,6 +23,7 @@ from tests.fake_hub import FakeHub, serving
 from worker_vllm import models
 from worker_vllm.configuration import Configuration
 from worker_vllm.errors import ConfigurationError, EngineStartError, StartupFailure
+from worker_vllm.models import cache
 from worker_vllm.models import hub as hub_module
 from worker_vllm.models.download import Download
 
@@ -161,6 +165,21 @@ def test_a_gguf_repository_is_narrowed_to_the_quantization_named(hub: FakeHub, w
     hub.add(NAME, files)
     facts = models.look(f"{NAME}:Q8_0", environ=worker.environ, root=worker.root)
     assert dict(facts.weights.files) == {"m-Q8_0.gguf": 200}
+
+
+@given(st.text("abZ09_-./ é", max_size=12) | st.text("ab.-", min_size=90, max_size=100))
+@example("org/model.git")
+@example("a" * 97)
+def test_what_is_taken_for_a_repository_is_one_to_the_hub_library(name: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+        is_valid = name.isascii() and name != ""
+    except HFValidationError:
+        is_valid = False
+    assert bool(cache.REPOSITORY.fullmatch(name)) == is_valid
 
 
 # ---- what goes wrong, said in one sentence
@@ -321,6 +340,35 @@ def test_a_download_that_failed_goes_on_with_the_files_that_are_missing(hub: Fak
     hub.requests.clear()
     worker.start()
     assert len(hub.asked("GET /store/")) == 1
+
+
+def test_attempts_are_counted_anew_whenever_something_came(
+    hub: FakeHub, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first of seven shards fails once, the second twice, and so on: eight attempts, each brings one."""
+    names = [f"model-{number:05}-of-00007.safetensors" for number in range(1, 8)]
+    shards = {name: name.encode() * 500 for name in names}
+    index = {"weight_map": {name: name for name in names}}
+    hub.add(NAME, {**repositories.sharded(), "model.safetensors.index.json": index, **shards})
+    for number, data in enumerate(shards.values(), start=1):
+        hub.fail(f"GET /store/{hashlib.sha256(data).hexdigest()}", times=number, status=500)
+    folder = Path(worker.start().engine["model"].value)
+    assert {name for name in names if (folder / name).is_file()} == set(names)
+    assert caplog.text.count("going on in") == 7
+
+
+def test_a_place_that_cannot_be_written_to_is_no_fault_of_the_hub(
+    hub: FakeHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(NAME, repositories.sharded())
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EROFS, "Read-only file system", "/volume/x")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
+    failure = worker.fails()
+    assert "cannot be written (Read-only file system: /volume/x)" in failure.message
+    assert failure.exit_code == 3
 
 
 def test_an_incomplete_snapshot_is_completed(hub: FakeHub, worker: Worker) -> None:

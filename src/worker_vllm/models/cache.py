@@ -21,8 +21,10 @@ from worker_vllm import values
 RUNPOD_CACHE = Path("runpod-volume/huggingface-cache/hub")
 """Where RunPod puts the model that the endpoint names, below the root."""
 
-REPOSITORY = re.compile(r"(?!.*(?:--|\.\.))[\w.-]{1,96}(?:/[\w.-]{1,96})?", re.ASCII)
-"""A repository's id: name or owner/name."""
+REPOSITORY = re.compile(
+    r"(?=.{1,96}$)(?!.*(?:--|\.\.|\.git$))(?:\w(?:[\w.-]*\w)?/)?\w(?:[\w.-]*\w)?", re.ASCII
+)
+"""A repository's id: name or owner/name, by the hub library's own rules."""
 
 REMOTE_PREFIX = re.compile(r"[a-zA-Z][\w+.-]*://")
 """What begins like an address: an object store that vLLM reads itself (s3://, gs://, az://, …)."""
