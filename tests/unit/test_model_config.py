@@ -42,3 +42,24 @@ def test_what_is_no_folder_is_none(model: str) -> None:
 )
 def test_attention_heads_of_the_text_model(config: dict[str, Any], heads: int | None) -> None:
     assert model_config.attention_heads(json.loads(json.dumps(config))) == heads
+
+
+QWEN = {"num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064}
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus"),
+    [
+        (QWEN, [1, 2, 4]),  # 7 and 14 divide the heads alone
+        ({"num_attention_heads": 32, "num_key_value_heads": 2, "vocab_size": 128256}, [1, 2, 4, 8, 16]),
+        ({"text_config": QWEN}, [1, 2, 4]),
+        ({"decoder_attention_heads": 20, "vocab_size": 51866}, [1, 2, 4]),  # Whisper
+        ({"num_attention_heads": 128, "num_key_value_heads": 128, "kv_lora_rank": 512}, [1, 2, 4, 8, 16]),
+        ({"num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152}, [1, 3]),
+        ({}, list(range(1, 17))),
+    ],
+)
+def test_a_model_is_shared_by_what_divides_heads_and_vocabulary(
+    config: dict[str, Any], gpus: list[int]
+) -> None:
+    assert [n for n in range(1, 17) if model_config.can_be_shared(config, n)] == gpus

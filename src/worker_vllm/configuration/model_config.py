@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ NAME = "config.json"
 Reader = Callable[[str, str | None], Mapping[str, Any] | None]
 """Reads a model's config.json, given its name or path and its revision; None if it cannot be had."""
 
-_HEAD_KEYS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_HEAD_KEYS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "decoder_attention_heads")
+_KV_HEAD_KEYS = ("num_key_value_heads", "n_head_kv", "num_kv_heads", "n_kv_heads")
+_LATENT_KEY = "kv_lora_rank"
+_VOCABULARY_PADDING = 64
 _NESTED_KEYS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 _ROPE_KEYS = ("rope_theta", "partial_rotary_factor")
 
@@ -29,12 +32,29 @@ def read(model: str, revision: str | None) -> Mapping[str, Any] | None:
 
 def attention_heads(config: Mapping[str, Any]) -> int | None:
     """The number of attention heads that a config.json states, of the text model in a larger one."""
+    return _stated(config, _HEAD_KEYS)
+
+
+def can_be_shared(config: Mapping[str, Any], gpus: int) -> bool:
+    """Whether tensor parallel over so many GPUs divides the model as vLLM wants it: attention heads evenly,
+    KV heads evenly or each repeated, and the vocabulary, which vLLM pads. True of what is not stated."""
+    heads, kv_heads = attention_heads(config), _stated(config, _KV_HEAD_KEYS)
+    if heads and heads % gpus:
+        return False
+    if kv_heads and not _stated(config, (_LATENT_KEY,)) and kv_heads % gpus and gpus % kv_heads:
+        return False
+    vocabulary = _stated(config, ("vocab_size",)) or 0
+    return -(-vocabulary // _VOCABULARY_PADDING) * _VOCABULARY_PADDING % gpus == 0
+
+
+def _stated(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
+    """The first of `keys` that is a positive number, in the text model of a larger one if it is there."""
     for nested in _NESTED_KEYS:
         inner = config.get(nested)
-        if isinstance(inner, Mapping) and (heads := attention_heads(inner)):
-            return heads
-    found = next((config[key] for key in _HEAD_KEYS if isinstance(config.get(key), int)), None)
-    return found if found and found > 0 else None
+        if isinstance(inner, Mapping) and (found := _stated(inner, keys)):
+            return found
+    number = next((config[key] for key in keys if isinstance(config.get(key), int)), None)
+    return number if number and number > 0 else None
 
 
 def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from worker_vllm import values
 from worker_vllm.configuration.arguments import ArgumentTable
 from worker_vllm.configuration.machine import Machine
-from worker_vllm.configuration.model_config import Reader, attention_heads
+from worker_vllm.configuration.model_config import Reader, attention_heads, can_be_shared
 from worker_vllm.configuration.report import Report
 from worker_vllm.settings import Effective
 
@@ -59,7 +59,7 @@ def cpu_defaults(environ: Mapping[str, str], machine: Machine) -> dict[str, Effe
 def tensor_parallel(
     chosen: Mapping[str, Effective], machine: Machine, read_model_config: Reader, report: Report
 ) -> dict[str, Effective]:
-    """As many of the visible GPUs as divide the model's attention heads."""
+    """As many of the visible GPUs as divide the model: its heads, and its vocabulary."""
     model, revision = chosen.get("model"), chosen.get("revision")
     config = read_model_config(str(model.value), revision.value if revision else None) if model else None
     heads = attention_heads(config or {})
@@ -68,9 +68,10 @@ def tensor_parallel(
             f"the model's number of attention heads is not known yet; using all {machine.gpus} GPUs "
             "(TENSOR_PARALLEL_SIZE sets it)"
         )
-    size = max(n for n in range(1, machine.gpus + 1) if heads is None or heads % n == 0)
+    size = max(n for n in range(1, machine.gpus + 1) if heads is None or can_be_shared(config or {}, n))
     if size < machine.gpus:
-        report.warn(f"using {size} of {machine.gpus} GPUs: {heads} attention heads do not divide by more")
+        what = f"{heads} attention heads" if heads and heads % machine.gpus else "KV heads and vocabulary"
+        report.warn(f"using {size} of {machine.gpus} GPUs: {what} do not divide by more")
     return {"tensor_parallel_size": Effective(size, "profile")}
 
 
