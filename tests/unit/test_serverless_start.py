@@ -41,7 +41,23 @@ def test_bringing_a_model_is_a_phase_of_its_own_and_a_local_one_is_not_downloade
     phases = Phases()
     placed = start.bring_model(configure(MODEL_NAME=str(folder)), {}, phases)
     assert placed.engine["model"].value == str(folder)
-    assert list(phases.seconds) == ["resolve the model"]
+    assert list(phases.seconds) == ["resolve the model", "examine model and GPUs"]
+
+
+def test_what_cannot_work_ends_the_start_before_the_engine_is_built(tmp_path: Path) -> None:
+    folder = repositories.write(tmp_path / "model", repositories.sharded(max_position_embeddings=2048))
+    configuration = configure(MODEL_NAME=str(folder), MAX_MODEL_LEN="999999999")
+    with pytest.raises(ConfigurationError, match=r"max-model-len: MAX_MODEL_LEN=999999999 is above"):
+        start.bring_model(configuration, {}, Phases())
+
+
+def test_what_may_go_wrong_is_a_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = repositories.write(tmp_path / "model", repositories.sharded())
+    configuration = configure(MODEL_NAME=str(folder), DISTRIBUTED_EXECUTOR_BACKEND="ray")
+    start.bring_model(configuration, {}, Phases())
+    (line,) = (record for record in caplog.records if "ray-on-one-node" in record.message)
+    assert line.levelname == "WARNING"
+    assert "\n" not in line.message
 
 
 def test_a_model_that_is_nowhere_ends_the_start_before_an_engine_is_built(

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     Raises:
         ConfigurationError: with every problem of the configuration.
     """
-    from worker_vllm import configuration, doctor, vllm_table
+    from worker_vllm import configuration, doctor, models, vllm_table
 
     if args.model:
         environ = {name: text for name, text in environ.items() if name != "MODEL"}
@@ -77,7 +77,8 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     # importing vLLM, where its record does not fit, makes it log to standard output
     with contextlib.redirect_stdout(sys.stderr):
         table = vllm_table.installed_table()
-        resolved = configuration.resolve(environ, table=table, this_machine=host)
+        reader = models.config_reader(environ)
+        resolved = configuration.resolve(environ, table=table, this_machine=host, read_model_config=reader)
         facts, found = _look(resolved, environ)
     diagnosis = doctor.examine(doctor.case_of(resolved, facts, hardware, environ, table), found)
     if args.json:

@@ -7,20 +7,32 @@ torch nor vLLM is imported.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from worker_vllm.doctor import capability, compatibility, fit, memory, topology, versions
 from worker_vllm.doctor.case import Case
-from worker_vllm.doctor.finding import Finding, gravest_first
+from worker_vllm.doctor.finding import OF_THE_CONFIGURATION, Finding, gravest_first
 from worker_vllm.doctor.hardware import Hardware, asked_for, this_machine
 from worker_vllm.doctor.report import Diagnosis
+from worker_vllm.errors import ConfigurationError, EngineStartError
 from worker_vllm.models.facts import ModelFacts
 
 if TYPE_CHECKING:
     from worker_vllm.configuration import Configuration
     from worker_vllm.configuration.arguments import ArgumentTable
 
-__all__ = ["Case", "Diagnosis", "Finding", "Hardware", "asked_for", "case_of", "examine", "this_machine"]
+__all__ = [
+    "Case",
+    "Diagnosis",
+    "Finding",
+    "Hardware",
+    "asked_for",
+    "before_start",
+    "case_of",
+    "examine",
+    "this_machine",
+]
 
 
 def case_of(
@@ -33,14 +45,13 @@ def case_of(
     """The case of a resolved configuration.
 
     Args:
-        table: vLLM's arguments, for its version and the names of its parsers.
+        table: vLLM's arguments, for the names of its parsers.
     """
     return Case(
         facts=facts,
         arguments={**configuration.engine, **configuration.frontend},
         hardware=on,
         environ=environ,
-        vllm=table.release if table else None,
         parsers=table.registries if table else {},
     )
 
@@ -60,3 +71,23 @@ def examine(case: Case, more: list[Finding] | None = None) -> Diagnosis:
         *fit.findings(case),
     ]
     return Diagnosis(case, tuple(gravest_first(found)), memory.budget(case), fit.smallest_pool(case))
+
+
+def before_start(
+    configuration: Configuration, facts: ModelFacts, environ: Mapping[str, str], on: Hardware | None = None
+) -> Diagnosis:
+    """The diagnosis of a worker that is about to start, on this machine unless told otherwise.
+
+    Raises:
+        ConfigurationError: it cannot start with these settings, on whatever machine.
+        EngineStartError: it cannot start on this one.
+    """
+    # the driver has been looked at (serverless.checks)
+    on = replace(on or this_machine(environ), driver_cuda=None)
+    diagnosis = examine(case_of(configuration, facts, on, environ))
+    if fatal := diagnosis.fatal:
+        lines = [finding.in_one_line() for finding in fatal]
+        if all(finding.code in OF_THE_CONFIGURATION for finding in fatal):
+            raise ConfigurationError(lines)
+        raise EngineStartError(" ".join(lines))
+    return diagnosis

@@ -34,7 +34,6 @@ class Case:
         arguments: vLLM's arguments, of engine and front end, by name, each with its source.
         hardware: what it is to run on.
         environ: the environment, for variables that vLLM and its libraries read themselves.
-        vllm: major and minor version of the installed vLLM; None where it is not known.
         parsers: names that vLLM's registries have, by argument; empty where not known.
     """
 
@@ -42,7 +41,6 @@ class Case:
     arguments: Mapping[str, Effective]
     hardware: Hardware
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
-    vllm: tuple[int, int] | None = None
     parsers: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     def value(self, name: str) -> Any:

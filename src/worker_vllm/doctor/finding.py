@@ -21,7 +21,7 @@ CODES: Mapping[str, str] = {
     "few-requests": "only one or two requests of the full length fit at once",
     "gpu-memory-in-use": "something else already uses memory of the GPU",
     "host-memory": "weights and KV cache do not fit the host's memory (CPU)",
-    "pool": "the cheapest of RunPod's GPU choices that would do",
+    "pool": "the smallest of RunPod's GPU choices that would do",
     "parallel-heads": "tensor parallel does not divide the attention heads",
     "parallel-kv-heads": "tensor parallel and the KV heads do not divide each other",
     "parallel-vocabulary": "tensor parallel does not divide the padded vocabulary",
@@ -54,6 +54,10 @@ CODES: Mapping[str, str] = {
     "versions": "installed packages that do not go together",
 }
 """Every code with what it stands for; docs/doctor.md is tested against it."""
+
+
+OF_THE_CONFIGURATION = frozenset({"model-unsupported", "parallel-heads", "max-model-len", "adapter-rank"})
+"""Codes of what no other machine mends."""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from worker_vllm import values
-from worker_vllm.doctor import gpus, hardware, memory
+from worker_vllm.doctor import capability, gpus, hardware, memory, topology
 from worker_vllm.doctor.case import Case
 from worker_vllm.doctor.finding import Finding
 from worker_vllm.doctor.gpus import GIB
 
 _FEW = 2.0
+_PRICE_OF_SHARING = 0.1
+"""What each further GPU adds to a price, as a share: GPUs that share a layer wait for each other."""
 
 
 def findings(case: Case) -> Iterator[Finding]:
@@ -139,19 +141,20 @@ def _better(case: Case) -> Iterator[Finding]:
         yield Finding(
             "note",
             "pool",
-            f"the cheapest choice of RunPod's that would do: {count} x {pool} ({kinds})",
-            "by its flex price per second, with the smallest GPU of each pool",
+            f"the smallest choice of RunPod's that would do: {count} x {pool} ({kinds})",
+            "by flex price per second, with the smallest GPU of each pool; one large GPU goes before several "
+            "small ones where the price is near",
             f"choose it in the endpoint's settings{f', with {count} GPUs a worker' if count > 1 else ''}",
         )
 
 
 def smallest_pool(case: Case) -> tuple[int, str] | None:
-    """The cheapest number of GPUs and pool that hold the model and one request of the full length."""
+    """The number of GPUs and the pool that cost least, and hold the model and one request of the full
+    length."""
     offers = sorted(
-        (price * count, count, pool)
+        (price * count * (1 + _PRICE_OF_SHARING * (count - 1)), count, pool)
         for pool, price in gpus.PRICES.items()
         for count in gpus.COUNTS
-        if not case.shape.heads or case.shape.heads % count == 0
     )
     for _, count, pool in offers:
         if _would_do(case, count, gpus.members(pool)[0]):
@@ -169,6 +172,9 @@ def _would_do(case: Case, count: int, kind: gpus.GpuKind) -> bool:
     other = replace(case, hardware=hardware.of_kind(kind, count), arguments={**case.arguments, **changed})
     held = memory.budget(other)
     if held is None or held.cache <= 0:
+        return False
+    spoken = (*capability.findings(other), *topology.findings(other))
+    if any(finding.level != "note" for finding in spoken):
         return False
     plan, length = other.plan, other.max_model_len
     if plan is None or not plan.bytes_per_block or not length:

@@ -24,7 +24,7 @@ class Diagnosis:
         case: what was looked at.
         findings: the gravest first.
         budget: the memory of one GPU; None where card or model is not known.
-        pool: the cheapest number of GPUs and pool of RunPod's that would do; None where none does.
+        pool: the smallest number of GPUs and pool of RunPod's that would do; None where none does.
     """
 
     case: Case
@@ -54,9 +54,21 @@ class Diagnosis:
             },
             "verdict": "fatal" if self.fatal else "warning" if self.of("warning") else "ok",
             "memory": self._memory(),
-            "cheapest": {"gpus": self.pool[0], "pool": self.pool[1]} if self.pool else None,
+            "smallest_choice": {"gpus": self.pool[0], "pool": self.pool[1]} if self.pool else None,
             "findings": [finding.as_data() for finding in self.findings],
         }
+
+    def in_one_line(self) -> str:
+        """What memory is expected to hold, for the log; "" where that is not known."""
+        held = self.budget
+        found = self._capacity(held) if held else {}
+        if held is None or not found:
+            return ""
+        return (
+            f"expected on each GPU: weights {_gib(held.weights).strip()}, KV cache about "
+            f"{_gib(held.cache).strip()} = {found['tokens']:,} tokens, {found['requests_at_once']:,.1f} "
+            f"requests of {found['max_model_len']:,} tokens at once"
+        )
 
     def _memory(self) -> dict[str, Any] | None:
         held = self.budget
@@ -95,12 +107,16 @@ class Diagnosis:
             lines += ["", "Memory of each GPU", *memory]
         for number, finding in enumerate(self.findings, 1):
             lines += ["", *_shown(number, finding)]
+        if self.pool and not any(finding.code == "pool" for finding in self.findings):
+            count, pool = self.pool
+            names = ", ".join(kind.name for kind in gpus.members(pool))
+            lines += ["", f"The smallest choice of RunPod's that would do: {count} x {pool} ({names})."]
         return "\n".join(lines)
 
     def _on(self) -> str:
         there = self.case.hardware
         if there.platform == "cpu":
-            return "this machine's CPU"
+            return "this machine's CPU (--gpus 1xH100 asks about a GPU that is not here)"
         device = there.smallest
         if device is None:
             return "no GPU: none is visible here (--gpus 1xH100 asks about one that is not)"
@@ -131,10 +147,6 @@ class Diagnosis:
         yield f"  KV cache   {_gib(held.cache)} = {found['tokens']:,} tokens of {each:.1f} KiB"
         requests, length = found["requests_at_once"], found["max_model_len"]
         yield f"               {requests:,.1f} requests of the full {length:,} tokens at once"
-        if self.pool:
-            count, pool = self.pool
-            names = ", ".join(kind.name for kind in gpus.members(pool))
-            yield f"  cheapest   {count} x {pool} would do ({names})"
 
 
 def _shown(number: int, finding: Finding) -> Iterator[str]:

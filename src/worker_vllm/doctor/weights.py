@@ -24,7 +24,20 @@ _METHOD_BYTES = {
 }
 _QUANTIZES_WHILE_LOADING = frozenset({"fp8", "fp8_per_tensor", "fp8_per_block", "experts_int8", "mxfp8"})
 _UNGATED = frozenset(
-    {"gpt2", "opt", "whisper", "falcon", "nemotron_h", "nemotron", "starcoder2", "phi", "gpt_neox", "mpt"}
+    {
+        "gpt2",
+        "opt",
+        "whisper",
+        "falcon",
+        "nemotron_h",
+        "nemotron",
+        "starcoder2",
+        "phi",
+        "gpt_neox",
+        "mpt",
+        "bert",
+        "roberta",
+    }
 )
 
 

@@ -81,11 +81,17 @@ def bring_model(configuration: Configuration, environ: Mapping[str, str], phases
 
     Raises StartupFailure.
     """
-    from worker_vllm import models
+    from worker_vllm import doctor, models
 
     with phases.phase("resolve the model"):
         resolution = models.resolve(configuration, environ)
         logger.info("%s", resolution.in_words())
+    with phases.phase("examine model and GPUs"):
+        diagnosis = doctor.before_start(configuration, resolution.facts, environ)
+        if expected := diagnosis.in_one_line():
+            logger.info("%s", expected)
+        for finding in diagnosis.of("warning"):
+            logger.warning("%s", finding.in_one_line())
     if resolution.downloads:
         with phases.phase("download the model"):
             resolution.fetch()
