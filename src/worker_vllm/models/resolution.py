@@ -14,7 +14,7 @@ from worker_vllm.configuration import Configuration, Effective, manifest
 from worker_vllm.configuration.model_config import Reader
 from worker_vllm.configuration.report import Report
 from worker_vllm.errors import ConfigurationError, StartupFailure
-from worker_vllm.models import describe, download, support, wanted
+from worker_vllm.models import describe, download, support, tokenizer, wanted
 from worker_vllm.models.facts import AdapterFacts, ModelFacts
 from worker_vllm.models.hub import Hub
 from worker_vllm.models.locate import Locator, Place
@@ -111,7 +111,12 @@ def resolve(configuration: Configuration, environ: Mapping[str, str], root: Path
     if trouble:
         raise ConfigurationError(trouble)
     others = tuple(found.find(part) for part in asked.others)
-    return Resolution(with_others(model.facts, others), model, others)
+    facts = with_others(model.facts, others)
+    if not asked.skips_tokenizer and facts.weights.format != "gguf":
+        trouble = tokenizer.problems(facts, environ, mode=asked.tokenizer_mode)
+    if trouble:
+        raise ConfigurationError(trouble)
+    return Resolution(facts, model, others)
 
 
 def look(

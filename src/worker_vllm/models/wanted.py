@@ -41,6 +41,8 @@ class Wanted:
         overrides: HF_OVERRIDES, where it is an object.
         needs_tokenizer: whether the model's own tokenizer is used.
         baked: whether the model's path is the image's own.
+        tokenizer_mode: TOKENIZER_MODE.
+        skips_tokenizer: SKIP_TOKENIZER_INIT.
     """
 
     model: Part
@@ -52,6 +54,8 @@ class Wanted:
     overrides: Mapping[str, Any] | None = None
     needs_tokenizer: bool = True
     baked: bool = False
+    tokenizer_mode: str = "auto"
+    skips_tokenizer: bool = False
 
 
 def of(configuration: Configuration) -> Wanted:
@@ -85,6 +89,8 @@ def of(configuration: Configuration) -> Wanted:
         overrides=overrides if isinstance(overrides, dict) else None,
         needs_tokenizer=not tokenizer and not value("skip_tokenizer_init"),
         baked=arguments["model"].source == "baked",
+        tokenizer_mode=str(value("tokenizer_mode") or "auto"),
+        skips_tokenizer=bool(value("skip_tokenizer_init")),
     )
 
 
