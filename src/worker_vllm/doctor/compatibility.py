@@ -84,7 +84,7 @@ def _length(case: Case) -> Iterator[Finding]:
         return
     scaled = bool(rope_parameters(case.shape.text))
     yield Finding(
-        "warning" if case.value("hf_overrides") or case.shape.uncertain else "fatal",
+        "warning" if case.value("hf_overrides") else "fatal",
         "max-model-len",
         f"{variable}={given} is above the {own:,} positions that the model knows: vLLM refuses to start",
         "config.json states them",
