@@ -7,10 +7,12 @@ A job's prompt (or first message) is a JSON list of steps, run in order:
     ["die"]                     the engine is dead from now on; nobody is told by this job
     ["block", seconds]          the event loop stands still
     ["tokens", count, seconds]  so many, one every so many seconds, grouped to the platform's pace
+    ["step", seconds]           one step of the engine's process, and so many seconds
 
 Environment: SCRIPT_EVENTS (a file that gets a line of JSON per event), SCRIPT_READY_SECONDS,
-SCRIPT_READY_FAILS, SCRIPT_START_SECONDS, SCRIPT_START_FAILS, SCRIPT_STOP_HANGS, SCRIPT_STOCK_SDK,
-SCRIPT_ANSWERS.
+SCRIPT_READY_FAILS, SCRIPT_START_SECONDS, SCRIPT_START_FAILS, SCRIPT_STOP_HANGS, SCRIPT_STOP_SECONDS,
+SCRIPT_STOCK_SDK, SCRIPT_ANSWERS, SCRIPT_ENGINE_PROCESS (the engine is a process, which can be killed or made
+to hang).
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import time
-from contextlib import aclosing
+from collections import deque
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +43,65 @@ def note(event: str, **details: Any) -> None:
         file.write(json.dumps({"event": event, **moment, **details}) + "\n")
 
 
+class EngineProcess:
+    """A child that answers each byte with that byte: what the engine's steps are asked of."""
+
+    CODE = "import os\nwhile asked := os.read(0, 4096): os.write(1, asked)"
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-c", self.CODE, "EngineCore"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        self._asking: deque[asyncio.Future[None]] = deque()
+        self.step_count = 0
+        self.dead = False
+
+    def listen(self) -> None:
+        assert self._process.stdout is not None
+        asyncio.get_running_loop().add_reader(self._process.stdout.fileno(), self._answered)
+
+    async def step(self) -> None:
+        """One step; never ends where the engine is dead."""
+        assert self._process.stdin is not None
+        answered = asyncio.get_running_loop().create_future()
+        self._asking.append(answered)
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(b".")
+        await answered
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _answered(self) -> None:
+        assert self._process.stdout is not None
+        steps = os.read(self._process.stdout.fileno(), 4096)
+        if not steps:
+            self.dead = True
+            asyncio.get_running_loop().remove_reader(self._process.stdout.fileno())
+        self.step_count += len(steps)
+        for _ in steps:
+            if not (answered := self._asking.popleft()).done():
+                answered.set_result(None)
+
+
 class ScriptedHost:
     capacity = 300
-    errored = False
+    process: EngineProcess | None = None
     unfinished_requests = 0
-    step_count = 0
+    scripted_death = False
+    scripted_steps = 0
+
+    @property
+    def errored(self) -> bool:
+        return self.scripted_death or (self.process is not None and self.process.dead)
+
+    @property
+    def step_count(self) -> int:
+        return self.scripted_steps + (self.process.step_count if self.process else 0)
 
     def has_begun(self, record: Any) -> bool:
         return False
@@ -55,6 +113,9 @@ class ScriptedHost:
         await asyncio.sleep(float(os.environ.get("SCRIPT_READY_SECONDS", "0")))
         if reason := os.environ.get("SCRIPT_READY_FAILS"):
             raise errors.EngineStartError(reason)
+        if "SCRIPT_ENGINE_PROCESS" in os.environ:
+            self.process = EngineProcess()
+            self.process.listen()
         note("ready")
 
     async def close(self) -> None:
@@ -63,8 +124,11 @@ class ScriptedHost:
 
     def stop(self) -> None:
         note("host stopped")
+        time.sleep(float(os.environ.get("SCRIPT_STOP_SECONDS", "0")))
         while "SCRIPT_STOP_HANGS" in os.environ:
             time.sleep(1)
+        if self.process is not None:
+            self.process.stop()
 
 
 class ScriptedEngine:
@@ -78,7 +142,7 @@ class ScriptedEngine:
         self._host.unfinished_requests += 1
         try:
             for verb, *rest in json.loads(text):
-                self._host.step_count += 1
+                self._host.scripted_steps += verb != "step"
                 if verb == "yield":
                     yield rest[0]
                 elif verb == "sleep":
@@ -96,7 +160,10 @@ class ScriptedEngine:
                 elif verb == "boom":
                     raise ValueError("secret-of-the-worker in /root/path")
                 elif verb == "die":
-                    self._host.errored = True
+                    self._host.scripted_death = True
+                elif verb == "step" and self._host.process is not None:
+                    await self._host.process.step()
+                    await asyncio.sleep(rest[0])
             how = "finished"
         except asyncio.CancelledError:
             how = "cancelled"

@@ -191,6 +191,13 @@ async def test_what_a_worker_started_ends_with_it_even_in_a_session_of_its_own()
 
         await eventually(all_gone)
 
+        async def noted() -> bool:
+            return bool(running.pool.exits)
+
+        await eventually(noted)
+        (exit,) = running.pool.exits
+        assert (exit.worker_id, exit.code, exit.left) == ("worker-0", 137, ("sleep 600",))
+
 
 async def test_a_killed_worker_s_shared_memory_is_still_cleaned_up() -> None:
     """By Python's resource tracker, which therefore must not be killed along with the rest."""

@@ -45,3 +45,12 @@ def marked_processes(mark: str) -> list[int]:
         except OSError:  # ended meanwhile, a zombie, or another user's
             continue
     return found
+
+
+def command_line(pid: int) -> str:
+    """What a process calls itself; "" for one that has ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    except OSError:
+        return ""
+    return words.decode(errors="replace").strip()

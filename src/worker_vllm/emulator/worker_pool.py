@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +32,20 @@ class WorkerFailedError(Exception):
         super().__init__(self.reason)
 
 
+@dataclass(frozen=True)
+class WorkerExit:
+    """How a worker's process ended.
+
+    Attributes:
+        code: as a shell would give it.
+        left: command lines of the processes that it left behind.
+    """
+
+    worker_id: str
+    code: int
+    left: tuple[str, ...]
+
+
 class WorkerPool:
     """The platform's own workers. Enter it inside a running `Platform`; leaving it ends them all.
 
@@ -43,6 +58,7 @@ class WorkerPool:
         hub_form: wire them as the Hub's test runner does.
 
     Attributes:
+        exits: how each process ended that has, in order.
         failed: gets a `WorkerFailedError` as its exception when a worker cannot start, or all were given up.
     """
 
@@ -69,6 +85,7 @@ class WorkerPool:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._recycles: set[asyncio.Task[None]] = set()
         self._closing = False
+        self.exits: list[WorkerExit] = []
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def __aenter__(self) -> WorkerPool:
@@ -134,6 +151,7 @@ class WorkerPool:
         while not self._closing:
             process = self._new_process(worker_id)
             code = await process.run()
+            self.exits.append(WorkerExit(worker_id, code, process.left))
             self._platform.registry.gone(worker_id)
             if self._closing:
                 return

@@ -12,11 +12,14 @@ import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
-from .processes import MARKER, die_with_parent, marked_processes, signal_family
+from .processes import MARKER, command_line, die_with_parent, marked_processes, signal_family
 
 LONGEST_PARTIAL_LINE_BYTES = 64 * 1024
+OWN_END_S = 0.3
+"""How long a dead worker's descendants have to end unasked; what lives then was left behind."""
+
 ORPHANS_S = 1.0
-"""How long a dead worker's descendants have to end by themselves."""
+"""How long they have to end once they are asked to."""
 
 LAST_WORDS_S = 2.0
 """How long to read on after a worker's end; its pipe can be held open by a process that escaped."""
@@ -32,6 +35,7 @@ class WorkerProcess:
 
     Attributes:
         last_line: the last line that was not blank; "" when it said nothing.
+        left: command lines of what it had started and not ended, once it has ended.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class WorkerProcess:
         self._ended = asyncio.Event()
         self._terminated = False
         self.last_line = ""
+        self.left: tuple[str, ...] = ()
 
     @property
     def pid(self) -> int | None:
@@ -123,14 +128,20 @@ class WorkerProcess:
         if self._process.returncode is None:  # this run was cancelled
             self.kill()
         await self._process.wait()
+        self.left = tuple(filter(None, map(command_line, await self._wait_for_descendants(OWN_END_S))))
         signal_family(self._process.pid, self._mark, signal.SIGTERM)
-        deadline = asyncio.get_running_loop().time() + ORPHANS_S
-        while marked_processes(self._mark) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await self._wait_for_descendants(ORPHANS_S)
         signal_family(self._process.pid, self._mark, signal.SIGKILL)
         await asyncio.wait([reader], timeout=LAST_WORDS_S)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
+
+    async def _wait_for_descendants(self, seconds: float) -> list[int]:
+        """Wait until they have ended; those that have not within `seconds`."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while (pids := marked_processes(self._mark)) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        return pids
 
     async def _read(self, read_end: int) -> None:
         stream = asyncio.StreamReader()
