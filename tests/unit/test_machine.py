@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,3 +76,39 @@ def test_free_memory_is_what_the_kernel_or_the_container_leaves(
     assert machine.free_memory() == 30 * 1024
     usage.write_text(str(60 * 1024))
     assert machine.free_memory() == 0
+
+
+class Nvml:
+    """The driver's management library with these GPUs."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self.is_open = False
+
+    def nvmlInit_v2(self) -> int:  # noqa: N802
+        self.is_open = True
+        return 0
+
+    def nvmlShutdown(self) -> int:  # noqa: N802
+        self.is_open = False
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = len(self._names)
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: int, handle: Any) -> int:  # noqa: N802
+        handle._obj.value = index + 1
+        return 0
+
+    def nvmlDeviceGetName(self, handle: Any, name: Any, size: int) -> int:  # noqa: N802
+        name.value = self._names[handle.value - 1].encode()[:size]
+        return 0
+
+
+def test_gpus_are_named_as_their_driver_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml("NVIDIA H200", "NVIDIA L4")
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: nvml)
+    assert machine.gpu_names() == ("NVIDIA H200", "NVIDIA L4")
+    assert machine.visible_gpus({}) == 2
+    assert not nvml.is_open

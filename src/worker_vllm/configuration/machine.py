@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
+T = TypeVar("T")
+
+_NAME_BYTES = 96  # NVML's NVML_DEVICE_NAME_V2_BUFFER_SIZE
 _MEMORY_FILE = Path("/proc/meminfo")
 _CGROUP_LIMITS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
@@ -68,18 +71,44 @@ def visible_gpus(environ: Mapping[str, str]) -> int:
     return count
 
 
+def gpu_names() -> tuple[str, ...]:
+    """What the driver calls the GPUs of this machine, visible to this process or not; () without a driver."""
+    return _nvml(_names) or ()
+
+
 def _nvml_count() -> int:
+    return _nvml(_count) or 0
+
+
+def _nvml(read: Callable[[Any], T]) -> T | None:
+    """What `read` finds with the driver's management library, which creates no CUDA context; None without."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         if nvml.nvmlInit_v2() != 0:
-            return 0
-        count = ctypes.c_uint(0)
+            return None
         try:
-            return count.value if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0
+            return read(nvml)
         finally:
             nvml.nvmlShutdown()
     except (OSError, AttributeError):
-        return 0
+        return None
+
+
+def _count(nvml: Any) -> int:
+    count = ctypes.c_uint(0)
+    return count.value if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0
+
+
+def _names(nvml: Any) -> tuple[str, ...]:
+    found = []
+    for index in range(_count(nvml)):
+        handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(_NAME_BYTES)
+        if (
+            nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0
+            and nvml.nvmlDeviceGetName(handle, name, _NAME_BYTES) == 0
+        ):
+            found.append(name.value.decode(errors="replace"))
+    return tuple(found)
 
 
 def free_memory() -> int:

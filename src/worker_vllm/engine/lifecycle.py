@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from worker_vllm import vllm_compat, vllm_media
 from worker_vllm.addresses import Exceptions
 from worker_vllm.configuration import Configuration
+from worker_vllm.engine import caches
 from worker_vllm.engine.causes import Causes
 from worker_vllm.engine.frontend import Frontend
 from worker_vllm.engine.record import JobRecord, current_record, observe
@@ -111,6 +112,7 @@ class EngineHost:
             ConfigurationError: as `from_args`.
             EngineStartError: in the words of the process that failed first.
         """
+        caches.keep_on_volume(environ)
         args = vllm_compat.namespace(configuration)
         causes = Causes(environ, vllm_compat.load("DEFAULT_LOGGING_CONFIG"))
         try:
