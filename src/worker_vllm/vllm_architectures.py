@@ -23,10 +23,11 @@ _AUTO = "models/auto"
 _SUFFIXES = re.compile(
     r"(ForCausalLM|ForConditionalGeneration|ChatModel|LMHeadModel|ForTextEncoding|EmbeddingModel"
     r"|ForSequenceClassification|ForTokenClassification|ForImageClassification|ForVideoClassification"
+    r"|ForAudioClassification"
     r"|ClassificationModel|ForRewardModeling|RewardModel|Model)$"
 )
 """Endings that vLLM exchanges for one another where a class itself is not in its registry
-(`_SUFFIX_TO_DEFAULTS` of vllm/config/model.py, and ForTokenClassification)."""
+(`_SUFFIX_TO_DEFAULTS` of vllm/config/model.py)."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,16 @@ class Architectures:
 
     def runs(self, architecture: str) -> bool:
         """Whether vLLM has the class, or one with another ending that it takes for it."""
-        return architecture in self.supported or _SUFFIXES.sub("", architecture) in self._stems()
-
-    def _stems(self) -> set[str]:
-        return {_SUFFIXES.sub("", name) for name in self.supported}
+        return architecture in self.supported or stem(architecture) in map(stem, self.supported)
 
     def in_transformers(self, name: str) -> bool:
         """Whether transformers has a class or a model_type of that name."""
         return f'"{name}"' in self._transformers
+
+
+def stem(architecture: str) -> str:
+    """A class's name without the ending that says what it is used for."""
+    return _SUFFIXES.sub("", architecture)
 
 
 def surely_runs(architecture: str) -> bool:

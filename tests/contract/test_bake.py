@@ -127,6 +127,12 @@ def test_the_docker_builds_variables_stand_behind_the_options(hub: FakeHub, imag
     assert image.worker().engine["quantization"].value == "awq"
 
 
+def test_code_that_is_named_and_not_needed_does_not_hinder(hub: FakeHub, image: Image) -> None:
+    """A fine-tuned model names its base's code, though vLLM has the class itself."""
+    hub.add(NAME, repositories.sharded(auto_map={"AutoConfig": "org/base--configuration.C"}))
+    assert image.bake("--model", NAME) == 0
+
+
 def test_revisions_of_parts_are_pinned_too(hub: FakeHub, image: Image) -> None:
     hub.add(NAME, repositories.sharded())
     old = hub.add("org/lora", repositories.adapter(rank=4))
@@ -180,6 +186,8 @@ def test_a_damaged_file_is_found_by_its_hash_and_fetched_anew(
         ([], "--model is missing"),
         (["--model", NAME, "--adapter", NAME], "it has no adapter_config.json"),
         (["--model", "org/lora"], "it lacks what a model needs"),
+        (["--model", "org/parts"], "its config.json names org/other, too"),
+        (["--model", "org/code"], "its config.json names org/other, too"),
         (["--model", "org/odd"], "is a OddForCausalLM, which neither vLLM nor transformers has"),
     ],
 )
@@ -188,6 +196,9 @@ def test_what_cannot_be_baked_is_refused(
 ) -> None:
     hub.add(NAME, repositories.sharded())
     hub.add("org/lora", repositories.adapter())
+    hub.add("org/parts", repositories.sharded(text_model_id="org/other"))
+    own = {"AutoConfig": "org/other--configuration.C", "AutoModel": "org/other--modeling.M"}
+    hub.add("org/code", repositories.sharded(architectures=["Own"], model_type="own", auto_map=own))
     hub.add("org/odd", repositories.sharded(architectures=["OddForCausalLM"], model_type="odd"))
     assert image.bake(*arguments) == 2
     assert words in capfd.readouterr().err

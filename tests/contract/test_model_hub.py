@@ -182,6 +182,17 @@ def test_what_is_taken_for_a_repository_is_one_to_the_hub_library(name: str) -> 
     assert bool(cache.REPOSITORY.fullmatch(name)) == is_valid
 
 
+def test_a_config_is_read_from_the_hub_which_is_asked_once(hub: FakeHub, worker: Worker) -> None:
+    hub.add(NAME, repositories.sharded())
+    read = models.config_reader(worker.environ, worker.root)
+    assert read(NAME, None) == repositories.CONFIG
+    assert hub.asked("/store/") == []
+    hub.requests.clear()
+    hub.fail("/api/models", times=100, status=503)
+    assert read("org/other", None) is None
+    assert len(hub.requests) == 1
+
+
 # ---- what goes wrong, said in one sentence
 
 

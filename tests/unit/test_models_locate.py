@@ -275,6 +275,13 @@ def test_base_path_and_download_dir_are_looked_into(machine: Machine, tmp_path: 
     assert machine.find("org/other", download_dir=str(folder)).directory == wanted
 
 
+def test_a_config_is_read_from_a_cache_without_the_hub(machine: Machine) -> None:
+    repositories.cached(machine.own, NAME, repositories.sharded(), COMMIT)
+    read = models.config_reader(machine.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}, machine.root)
+    assert read(NAME, None) == repositories.CONFIG
+    assert read("/nonexistent", None) is None
+
+
 # ---- what the configuration becomes
 
 
@@ -304,9 +311,20 @@ def test_adapters_that_come_later_keep_the_hub_open(machine: Machine, name: str)
     assert machine.placed(**{"MODEL_NAME": NAME, name: "1"}).environment == {}
 
 
-def test_code_from_another_repository_keeps_the_hub_open(machine: Machine) -> None:
-    own = {"AutoConfig": "other/repo--configuration.C"}
-    repositories.cached(machine.own, NAME, repositories.sharded(auto_map=own))
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"auto_map": {"AutoConfig": "other/repo--configuration.C"}},
+        {"text_model_id": "other/repo"},
+        {"speculators_config": {"verifier": {"name_or_path": "other/repo"}}},
+    ],
+)
+def test_another_repository_in_the_configuration_keeps_the_hub_open(
+    machine: Machine, config: dict[str, Any]
+) -> None:
+    repositories.cached(machine.own, NAME, repositories.sharded(**config))
+    facts = machine.find()
+    assert facts.elsewhere + facts.code_elsewhere == ("other/repo",)
     assert machine.placed(MODEL_NAME=NAME).environment == {}
 
 
@@ -321,6 +339,7 @@ def test_a_folder_is_served_as_it_was_named(machine: Machine, tmp_path: Path) ->
     placed = machine.placed(MODEL_NAME=str(folder))
     assert placed.engine["model"].value == str(folder)
     assert placed.served_model_names == (str(folder), "mine")
+    assert placed.environment == {}
 
 
 def test_an_address_changes_nothing(machine: Machine) -> None:

@@ -123,6 +123,15 @@ def _trouble(part: Part, facts: ModelFacts, need: Need) -> list[str]:
         return [f"{part.variable} {part.name}: it has no {ADAPTER_CONFIG}, so it is no LoRA adapter"]
     if not need.is_usable(part, facts):
         return [f"{part.variable} {part.name}: it lacks what a {part.role} needs"]
+    elsewhere = facts.elsewhere
+    if facts.code_elsewhere and support.needs_own_code(facts):
+        elsewhere += facts.code_elsewhere
+    if elsewhere:
+        names = ", ".join(elsewhere)
+        return [
+            f"{part.variable} {part.name}: its config.json names {names}, too, which vLLM would look for on the "
+            "hub: it cannot be baked"
+        ]
     if part.role != "model":
         return []
     return support.problems(facts, trust_remote_code=True)

@@ -130,6 +130,24 @@ class ModelFacts:
         return found if isinstance(found, dict) else {}
 
     @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """Other repositories whose files vLLM reads for this model, because its config.json names them: parts
+        of a model made of several (text_model_id, …), the model that a drafter is for."""
+        parts = (name for key, name in self.config.items() if key.endswith("_model_id"))
+        drafter = self.config.get("speculators_config")
+        verifier = drafter.get("verifier") if isinstance(drafter, dict) else None
+        target = verifier.get("name_or_path") if isinstance(verifier, dict) else None
+        found = (name for name in (*parts, target) if isinstance(name, str) and name)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def code_elsewhere(self) -> tuple[str, ...]:
+        """Other repositories that auto_map takes classes from; a model that was fine-tuned often names its
+        base there, though vLLM has the class itself."""
+        names = (str(name) for name in self.auto_map.values())
+        return tuple(dict.fromkeys(name.split("--")[0] for name in names if "--" in name))
+
+    @property
     def quantization(self) -> str | None:
         """The method that the checkpoint was quantized with, by config.json (`fp8`, `awq`, `gptq`, `mxfp4`,
         `compressed-tensors`, …); None for plain weights."""

@@ -71,12 +71,11 @@ class Resolution:
 
     def _needs_no_hub(self, environ: Mapping[str, str]) -> bool:
         places = (self.model, *self.others)
-        if any(place.path is None for place in places):
-            return False
-        elsewhere = any(
-            "--" in str(name) for name in self.facts.auto_map.values()
-        )  # another repository's code
-        return not elsewhere and all(values.is_unset(environ.get(name)) for name in _LATER_FROM_HUB)
+        if any(place.path is None for place in places) or self.facts.source == "path":
+            return False  # a folder of the operator's own may hold anything
+        later = any(not values.is_unset(environ.get(name)) for name in _LATER_FROM_HUB)
+        elsewhere = any(place.facts.elsewhere or place.facts.code_elsewhere for place in places)
+        return not later and not elsewhere
 
     def in_words(self) -> str:
         """Where the model is, in one line for the log."""

@@ -11,6 +11,10 @@ from worker_vllm.models.facts import ModelFacts
 from worker_vllm.vllm_architectures import Architectures
 
 _NEAREST = 3
+_OWN_CODE = (
+    "runs only with Python code of its own repository: read that code, and if you trust it set "
+    "TRUST_REMOTE_CODE=true"
+)
 
 
 def problems(
@@ -33,8 +37,8 @@ def problems(
     if known is None:
         return []
     found = _gguf(model, known) if model.weights.format == "gguf" else []
-    if trouble := _needs_its_own_code(model, config, known):
-        return found if trust_remote_code else [*found, trouble]
+    if _needs_own_code(config, known):
+        return found if trust_remote_code else [*found, f"{model.name} {_OWN_CODE}"]
     return [*found, *_architecture(model, config, known)]
 
 
@@ -59,20 +63,21 @@ def _gguf(model: ModelFacts, known: Architectures) -> list[str]:
     return []
 
 
-def _needs_its_own_code(model: ModelFacts, config: Mapping[str, Any], known: Architectures) -> str | None:
+def needs_own_code(model: ModelFacts) -> bool:
+    """Whether neither vLLM nor transformers, as installed, has what `model`'s auto_map brings."""
+    known = vllm_architectures.installed()
+    return known is not None and _needs_own_code(model.config, known)
+
+
+def _needs_own_code(config: Mapping[str, Any], known: Architectures) -> bool:
     auto_map = config.get("auto_map")
     if not isinstance(auto_map, dict) or not auto_map:
-        return None
+        return False
     kind = config.get("model_type")
     names = _names(config)
     reads_config = isinstance(kind, str) and (kind in known.model_types or known.in_transformers(kind))
     runs = any(known.runs(name) or known.in_transformers(name) for name in names)
-    if (reads_config or "AutoConfig" not in auto_map) and (runs or not names):
-        return None
-    return (
-        f"{model.name} runs only with Python code of its own repository: read that code, and if you trust it "
-        "set TRUST_REMOTE_CODE=true"
-    )
+    return not ((reads_config or "AutoConfig" not in auto_map) and (runs or not names))
 
 
 def _names(config: Mapping[str, Any]) -> list[str]:

@@ -35,8 +35,8 @@ def problems(model: ModelFacts, environ: Mapping[str, str], *, mode: str = "auto
     if wants_fast and _version(_FAST_PACKAGE) < _FAST_SINCE:
         least = ".".join(map(str, _FAST_SINCE))
         found.append(
-            f"VLLM_USE_FASTOKENS=1 needs the package {_FAST_PACKAGE} from {least} on, which is not here: leave "
-            "the variable out, or add the package to the image"
+            f"VLLM_USE_FASTOKENS=1 needs the package {_FAST_PACKAGE} {least} or later, which is not here: "
+            "leave the variable out, or add the package to the image"
         )
     return found
 

@@ -38,7 +38,7 @@ _ORDER: dict[str, tuple[WeightFormat, ...]] = {
     "instanttensor": ("safetensors",),
     "runai_streamer": ("safetensors",),
     "mistral": ("mistral",),
-    "npcache": ("bin",),
+    "npcache": ("bin", "pt"),
     "pt": ("pt",),
     "gguf": ("gguf",),
 }
