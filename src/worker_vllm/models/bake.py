@@ -129,8 +129,8 @@ def _trouble(part: Part, facts: ModelFacts, need: Need) -> list[str]:
     if elsewhere:
         names = ", ".join(elsewhere)
         return [
-            f"{part.variable} {part.name}: its config.json names {names}, too, which vLLM would look for on the "
-            "hub: it cannot be baked"
+            f"{part.variable} {part.name}: its config.json names {names}, too, which vLLM would look for "
+            "on the hub: it cannot be baked"
         ]
     if part.role != "model":
         return []
