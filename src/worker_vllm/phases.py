@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 logger = logging.getLogger(__name__)
@@ -18,11 +18,15 @@ logger = logging.getLogger(__name__)
 class Phases:
     """The phases of one start, in order, each with its seconds.
 
+    Args:
+        on_begin: is told the name of each phase that begins.
+
     Attributes:
         seconds: phase name to wall-clock seconds, for those that have ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_begin: Callable[[str], None] | None = None) -> None:
+        self._on_begin = on_begin
         self._started = time.monotonic()
         self.seconds: dict[str, float] = {}
 
@@ -31,6 +35,8 @@ class Phases:
         """Time the block as phase `name`. A block that raises is not recorded: the error is the news then."""
         begun = time.monotonic()
         logger.info("phase: %s …", name)
+        if self._on_begin is not None:
+            self._on_begin(name)
         yield
         self.seconds[name] = time.monotonic() - begun
         logger.info("phase: %s %.1f s", name, self.seconds[name])

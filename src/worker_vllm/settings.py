@@ -137,6 +137,11 @@ class WorkerSettings(BaseModel):
         "addresses and networks such as minio.internal,10.1.0.0/16, or all. Unset: none, so that "
         "jobs cannot reach what only this machine can.",
     )
+    worker_state_file: str | None = Field(
+        None,
+        description="File in which the worker notes whether it starts, serves or leaves, for "
+        "`worker-vllm health`. The image sets it.",
+    )
     startup_failure: Literal["exit", "answer"] = Field(
         "exit",
         description="When a start fails in a way that no restart can mend: leave with an exit code "

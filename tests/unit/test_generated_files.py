@@ -11,7 +11,7 @@ import pytest
 
 from tests.configurations import configure, table
 from worker_vllm import forms
-from worker_vllm.forms.catalog import ENGINE_GROUPS, WORKER_GROUPS
+from worker_vllm.forms.catalog import ENGINE_GROUPS, OF_THE_IMAGE, WORKER_GROUPS
 from worker_vllm.forms.console import console_form
 from worker_vllm.forms.entries import Entry, first_sentences, groups
 from worker_vllm.forms.hub import form_default, hub_form, hub_tests
@@ -160,6 +160,11 @@ def test_each_preset_resolves_without_a_warning(preset: dict[str, Any]) -> None:
 def test_every_worker_setting_is_offered_once() -> None:
     offered = [item.name for group in WORKER_GROUPS for item in group.items]
     assert sorted(offered) == sorted(WorkerSettings.model_fields)
+
+
+def test_no_form_offers_what_the_image_sets() -> None:
+    offered = inputs().keys() | console_form(table())["schema"].keys()
+    assert not offered & OF_THE_IMAGE
 
 
 def test_every_argument_of_the_catalog_is_one_of_vllm() -> None:

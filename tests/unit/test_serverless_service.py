@@ -7,13 +7,15 @@ import logging
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from worker_vllm import errors
-from worker_vllm.serverless import health
+from worker_vllm.serverless import health, sign
 from worker_vllm.serverless.service import Service
+from worker_vllm.serverless.sign import Sign
 
 
 class FakeHost:
@@ -212,3 +214,24 @@ async def test_a_task_of_its_own_that_fails_takes_the_worker_out_of_service(
     await asyncio.sleep(0)
     assert worker.exit_code == health.EXIT_ENGINE_DEAD
     assert any(record.levelno == logging.ERROR and record.exc_info for record in caplog.records)
+
+
+async def test_the_service_tells_a_health_check_when_it_serves_and_when_it_leaves(
+    heard: list[int], tmp_path: Path
+) -> None:
+    engine, path = NoEngine(), tmp_path / "state"
+    worker = Service(
+        FakeHost(),
+        engine,
+        engine,
+        capacity=1,
+        grace_seconds=1,
+        sign=Sign(str(path)),
+        exit_later=Exits().later,
+    )
+    worker.concurrency(1)
+    assert not sign.read(path)[0]
+    await worker.ready()
+    assert sign.read(path)[0]
+    worker.report(errors.EngineDeadError("the engine died"))
+    assert sign.read(path) == (False, "leaving: the engine died, for 0 s")

@@ -24,6 +24,7 @@ VERBS = {
     "bake": "put a model into an image or onto a volume",
     "settings": "show the effective configuration, each value with its source",
     "doctor": "say what will go wrong with a model on some GPUs, in seconds",
+    "health": "tell whether the worker here serves, for a container's health check",
     "bench": "compare workers, the raw engine and vLLM's server under the same load",
 }
 

@@ -250,12 +250,16 @@ WORKER_GROUPS: tuple[Group, ...] = (
             Item("log_format", "Log format"),
             Item("log_level", "Log level"),
             Item("startup_failure", "When a start fails"),
+            Item("worker_state_file", "State file"),
             Item("shutdown_grace_s", "Time to finish at shutdown (s)"),
             Item("engine_stall_s", "Time until a stall counts as death (s)"),
         ),
     ),
 )
 """Every worker setting."""
+
+OF_THE_IMAGE: frozenset[str] = frozenset({"WORKER_STATE_FILE"})
+"""Variables that the image sets; the forms do not offer them, since a blank would unset them."""
 
 EXTRAS: tuple[tuple[str, str, str], ...] = (
     (

@@ -6,6 +6,7 @@ from typing import Any
 
 import worker_vllm
 from worker_vllm.configuration.arguments import ArgumentTable
+from worker_vllm.forms.catalog import OF_THE_IMAGE
 from worker_vllm.forms.entries import Entry, groups
 from worker_vllm.forms.hub import CUDA_VERSIONS, form_default
 
@@ -19,7 +20,7 @@ _TYPES = {"text": "text", "number": "number", "boolean": "toggle", "choice": "se
 def console_form(table: ArgumentTable) -> dict[str, Any]:
     """The content of `worker-config.json`."""
     offered = [
-        (title, [entry for entry in entries if entry.variable not in _ASKED_FOR])
+        (title, [entry for entry in entries if entry.variable not in _ASKED_FOR | OF_THE_IMAGE])
         for title, entries in groups(table)
     ]
     return {

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from worker_vllm.configuration.arguments import ArgumentTable
+from worker_vllm.forms.catalog import OF_THE_IMAGE
 from worker_vllm.forms.entries import REQUIRED, Entry, groups
 from worker_vllm.forms.presets import PRESETS
 
@@ -21,7 +22,9 @@ _TEST_TIMEOUT_MS = 300_000
 def hub_form(table: ArgumentTable) -> dict[str, Any]:
     """The content of `.runpod/hub.json`. Forms send only what is chosen: no entry has a default of its own
     unless its reason is stated in the catalog."""
-    entries = [entry for _, members in groups(table) for entry in members]
+    entries = [
+        entry for _, members in groups(table) for entry in members if entry.variable not in OF_THE_IMAGE
+    ]
     return {
         "title": "vLLM",
         "description": "Serve language models with vLLM: native jobs and the OpenAI routes, streamed.",

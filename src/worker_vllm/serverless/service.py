@@ -21,6 +21,7 @@ from worker_vllm.phases import Phases
 from worker_vllm.serverless import health
 from worker_vllm.serverless.cancellation import Jobs
 from worker_vllm.serverless.handler import Engine
+from worker_vllm.serverless.sign import Sign
 
 FAIL_SECONDS = 4.0
 """How long failed jobs may take to have their results accepted before the process goes."""
@@ -72,6 +73,7 @@ class Service:
         first_token_seconds: how long it may take to its first token; None means no limit of its own.
         errors_as_body: OPENAI_ERRORS=body.
         raw_openai_output: RAW_OPENAI_OUTPUT.
+        sign: is told of the service's states.
         exit_later: see `health.exit_later`; tests replace it.
     """
 
@@ -89,6 +91,7 @@ class Service:
         errors_as_body: bool = False,
         raw_openai_output: bool = True,
         phases: Phases | None = None,
+        sign: Sign | None = None,
         exit_later: Callable[[float, Callable[[], int]], threading.Timer] = health.exit_later,
     ) -> None:
         self.jobs = Jobs()
@@ -107,6 +110,7 @@ class Service:
             lambda: host.unfinished_requests > 0, lambda: host.step_count, stall_seconds
         )
         self._phases = phases or Phases()
+        self._sign = sign or Sign(None)
         self._ready: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_signals = 0
@@ -161,6 +165,7 @@ class Service:
     def _tick(self, seconds: float) -> None:
         self.jobs.grow_older(seconds)
         self._progress.tick(seconds)
+        self._sign.beat()
 
     async def _make_ready(self) -> None:
         try:
@@ -173,6 +178,7 @@ class Service:
             else:
                 self._leave(health.EXIT_ENGINE_DEAD, error)
             raise
+        self._sign.serving()
         logger.info("in service after %.1f s; up to %d jobs at once", self._phases.total(), self._capacity)
 
     async def _close_with_the_loop(self) -> None:
@@ -219,6 +225,7 @@ class Service:
             return
         self._stop_signals += 1
         if self._stop_signals == 1:
+            self._sign.leaving("told to stop")
             logger.info(
                 "stopping: no new jobs; %d running may take %g s", len(self.jobs), self._grace_seconds
             )
@@ -242,6 +249,7 @@ class Service:
             return
         self._leaving = True
         self.exit_code = exit_code
+        self._sign.leaving(error.message)
         logger.error("leaving service with exit code %d: %s", exit_code, error.message)
         self._resort_to_exit(LEAVE_SECONDS, lambda: exit_code)
         self.jobs.fail_all(error)

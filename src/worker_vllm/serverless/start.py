@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from worker_vllm import settings
 from worker_vllm.errors import StartupFailure
 from worker_vllm.phases import Phases
-from worker_vllm.serverless import checks, health, log, sdk, service
+from worker_vllm.serverless import checks, health, log, sdk, service, sign
 from worker_vllm.serverless.handler import Engine, make_handler
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ def run(
         logger.warning("%s", warning)
     sdk.prepare(environ)
     health.adopt_orphans()
-    phases = Phases()
+    signs = sign.Sign(configuration.worker.worker_state_file)
+    phases = Phases(signs.starting)
     with phases.phase("check the machine"):
         for warning in checks.check_machine():
             logger.warning("%s", warning)
@@ -137,7 +138,7 @@ def run(
             health.end_children()
             health.end_resource_tracker()  # what it says about the engine's remains comes before the summary
             raise
-    return _serve(configuration.worker, engines, phases)
+    return _serve(configuration.worker, engines, phases, signs)
 
 
 def stays_up(failure: StartupFailure, environ: Mapping[str, str]) -> bool:
@@ -163,12 +164,13 @@ def answer(failure: StartupFailure, environ: MutableMapping[str, str]) -> int:
     async def ready() -> None:
         return
 
+    sign.Sign(settings.read(environ).settings.worker_state_file).refusing(reason)
     sdk.prepare(environ)
     sdk.load()(handler, concurrency=lambda _: ANSWERS_AT_ONCE, ready=ready)
     return health.EXIT_STOPPED
 
 
-def _serve(worker: WorkerSettings, engines: Engines, phases: Phases) -> int:
+def _serve(worker: WorkerSettings, engines: Engines, phases: Phases, signs: sign.Sign) -> int:
     in_service = service.Service(
         engines.host,
         engines.native,
@@ -181,6 +183,7 @@ def _serve(worker: WorkerSettings, engines: Engines, phases: Phases) -> int:
         errors_as_body=worker.openai_errors == "body",
         raw_openai_output=worker.raw_openai_output,
         phases=phases,
+        sign=signs,
     )
     try:
         with phases.phase("load the SDK"):
