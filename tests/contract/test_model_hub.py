@@ -331,7 +331,7 @@ def test_a_model_with_code_of_its_own_needs_the_operators_word(hub: FakeHub, wor
 
 
 def test_a_cut_connection_is_taken_up_where_it_broke(
-    hub: FakeHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 4096)
     hub.add(NAME, repositories.sharded(size=50_000))
@@ -340,6 +340,7 @@ def test_a_cut_connection_is_taken_up_where_it_broke(
     assert (folder / repositories.SHARDS[0]).read_bytes() == b"a" * 50_000
     (resumed,) = hub.asked(r"GET /store/.*bytes=\d+-$")
     assert int(resumed.rsplit("=", 1)[1].rstrip("-")) > 0
+    assert hub.store_url not in caplog.text
 
 
 def test_a_download_that_failed_goes_on_with_the_files_that_are_missing(hub: FakeHub, worker: Worker) -> None:

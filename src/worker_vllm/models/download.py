@@ -129,14 +129,15 @@ class Download:
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()  # bars make no lines in a log
-        snapshot_download(
-            self.listing.repository,
-            revision=self.listing.commit,
-            cache_dir=self.hub.cache,
-            allow_patterns=[glob.escape(name) for name in self.names],
-            endpoint=self.hub.endpoint,
-            token=self.hub.credential,
-        )
+        with _without_addresses():
+            snapshot_download(
+                self.listing.repository,
+                revision=self.listing.commit,
+                cache_dir=self.hub.cache,
+                allow_patterns=[glob.escape(name) for name in self.names],
+                endpoint=self.hub.endpoint,
+                token=self.hub.credential,
+            )
 
     def _wrong(self) -> list[str]:
         """The files that are not there, or not of their size."""
@@ -227,6 +228,19 @@ def in_bytes(count: int, scale: int | None = None) -> str:
     """Bytes in words; in the unit of `scale` where there is one."""
     scale = count if scale is None else scale
     return f"{count / _GB:.1f} GB" if scale >= _GB else f"{count / 1e6:.1f} MB"
+
+
+@contextlib.contextmanager
+def _without_addresses() -> Iterator[None]:
+    """Keep the hub library's warnings of broken connections out of the log: they show the file store's signed
+    addresses, with which anybody could fetch a gated model's file for a while."""
+    theirs = logging.getLogger("huggingface_hub.file_download")
+    before = theirs.level
+    theirs.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        theirs.setLevel(before)
 
 
 def _sizes(folder: Path) -> dict[str, int]:
