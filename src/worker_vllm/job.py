@@ -20,6 +20,7 @@ from worker_vllm.job_fields import (
     HOISTED_FIELDS,
     IGNORED_FIELDS,
     MAX_BATCH_SIZE,
+    MAX_JSON_VALUES,
     MAX_NAME_CHARACTERS,
     MAX_SEQUENCES,
     METHODS_WITH_BODY,
@@ -29,6 +30,7 @@ from worker_vllm.job_fields import (
 from worker_vllm.job_values import (
     copy_json,
     describe,
+    measure,
     read_bool,
     read_float,
     read_int,
@@ -121,6 +123,8 @@ class JobInput(BaseModel):
         """
         if not isinstance(job_input, Mapping):
             raise RequestError(f"input must be an object, not {describe(job_input)}", param="input")
+        if measure(job_input, MAX_JSON_VALUES + 1)[0] > MAX_JSON_VALUES:
+            raise RequestError(f"input holds more values than the limit of {MAX_JSON_VALUES}", param="input")
         given: dict[str, Any] = {}
         for name, value in job_input.items():
             if not isinstance(name, str):
@@ -136,21 +140,6 @@ class JobInput(BaseModel):
         else:
             fields = _native_fields(given, warnings)
         return cls(**fields, batch=_batch_options(given), warnings=tuple(dict.fromkeys(warnings)))
-
-
-def asks_for_route(job_input: object) -> bool:
-    """Whether an input, readable or not, is meant as a call of a route."""
-    return isinstance(job_input, Mapping) and any(
-        job_input.get(name) not in (None, "", {}, []) for name in ("openai_route", "openai_input", "route")
-    )
-
-
-def asks_for_events(job_input: object) -> bool:
-    """Whether an input, readable or not, is meant as a call of a route whose answer is streamed."""
-    if not isinstance(job_input, Mapping) or not asks_for_route(job_input):
-        return False
-    places = (job_input, job_input.get("openai_input"), job_input.get("body"))
-    return any(isinstance(place, Mapping) and place.get("stream") in (True, "true") for place in places)
 
 
 def _route_fields(given: Mapping[str, Any], route: str, body: str, warnings: list[str]) -> dict[str, Any]:

@@ -14,6 +14,11 @@ from typing import NamedTuple
 MAX_JSON_DEPTH = 100
 """Nesting of any value in the input. Every JSON reader and writer on the way recurses; real inputs stay below
 20."""
+MAX_JSON_VALUES = 50_000
+"""Texts, numbers, lists and objects in one job, a list of token ids counting once: vLLM's request models read
+them while all jobs wait."""
+LARGE_JOB = 100_000
+"""Characters and token ids from which a job is read in a thread of its own."""
 MAX_INTEGER = 2**63 - 1
 """The engine's transport (MessagePack) carries 64-bit integers."""
 MAX_INTEGER_BITS = 1000
@@ -30,6 +35,14 @@ MAX_SEQUENCES = 1024
 """Prompts times answers: what one job can put into the engine at once."""
 MAX_BEAM_WIDTH = 32
 """Beams: beam search starts this many engine requests for every single token."""
+MAX_MESSAGES = 4096
+"""Messages in one conversation: the template loops over them, and vLLM's reading of them blocks the loop."""
+MAX_MEDIA_PARTS = 256
+"""Images, videos and sounds in one job: each may be fetched from somewhere."""
+MAX_TOOLS = 512
+"""Tools in one job."""
+MAX_TOOLS_CHARACTERS = 524_288
+"""All of a job's tools as text: they are part of its prompt."""
 MAX_INPUTS = 2048
 """Texts in one embedding, score or rerank request: OpenAI's own limit for embeddings."""
 MAX_LOGPROBS = 1000
@@ -275,13 +288,28 @@ BODY_LIST_LIMITS = {
     "data_2": MAX_INPUTS,
     "text_1": MAX_INPUTS,
     "text_2": MAX_INPUTS,
+    "items": MAX_INPUTS,
+    "texts": MAX_INPUTS,
+    "inputs": MAX_INPUTS,
+    "label_token_ids": MAX_INPUTS,
+    "images": MAX_MEDIA_PARTS,
+    "videos": MAX_MEDIA_PARTS,
+    "audio": MAX_MEDIA_PARTS,
     "logprob_token_ids": MAX_LOGPROB_TOKEN_IDS,
     "stop": MAX_STOP_STRINGS,
+    "stop_sequences": MAX_STOP_STRINGS,
     "stop_token_ids": MAX_STOP_TOKEN_IDS,
     "bad_words": MAX_BAD_WORDS,
     "allowed_token_ids": MAX_ALLOWED_TOKEN_IDS,
 }
 """Limits on lists in a route's body."""
+
+BODY_TEXT_LIMITS = {
+    "stop": MAX_STOP_CHARACTERS,
+    "stop_sequences": MAX_STOP_CHARACTERS,
+    "bad_words": MAX_STOP_CHARACTERS,
+}
+"""Limits on each text in lists of a route's body."""
 
 LISTS_OF_PARTS = ("prompt", "messages", "input")
 """Of those, the ones where a flat list of numbers or objects is one part, and only texts and lists are

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from worker_vllm.body_limits import check_messages, check_tools
 from worker_vllm.errors import RequestError
-from worker_vllm.job_fields import MAX_NAME_CHARACTERS, MAX_PROMPTS, MAX_TOKEN_ID, NATIVE_TOOL_CHOICES
+from worker_vllm.job_fields import (
+    MAX_INPUTS,
+    MAX_NAME_CHARACTERS,
+    MAX_PROMPTS,
+    MAX_TOKEN_ID,
+    NATIVE_TOOL_CHOICES,
+)
 from worker_vllm.job_values import describe, read_bool, read_int, read_object, read_text, too_many
 
 _CHAT_BOOLEANS = ("add_generation_prompt", "continue_final_message", "add_special_tokens")
@@ -50,6 +57,7 @@ def read_messages(value: Any, param: str) -> tuple[dict[str, Any], ...]:
         content = message.get("content")
         if content is not None and not isinstance(content, str | list):
             raise RequestError(f"{where}.content must be text or a list of parts", param=param)
+    check_messages(value, param)
     return tuple(value)
 
 
@@ -61,6 +69,8 @@ def read_chat(given: Mapping[str, Any]) -> dict[str, Any]:
             chat[name] = read_bool(value, name)
         elif name in _CHAT_LISTS:
             chat[name] = _objects(value, name)
+            if name == "tools":
+                check_tools(value)
         elif name == "chat_template_kwargs":
             chat[name] = _template_arguments(value)
         elif name == "tool_choice":
@@ -102,6 +112,8 @@ def _token_ids(items: list[Any], param: str) -> tuple[int, ...]:
 def _objects(value: Any, name: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise RequestError(f"{name} must be a list of objects, not {describe(value)}", param=name)
+    if len(value) > MAX_INPUTS:
+        raise too_many(name, "items", len(value), MAX_INPUTS)
     return value
 
 

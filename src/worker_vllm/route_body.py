@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from worker_vllm.errors import RequestError
-from worker_vllm.job_fields import (
-    BODY_INTEGER_LIMITS,
-    BODY_LIST_LIMITS,
-    LISTS_OF_PARTS,
-    MAX_SEQUENCES,
-    OPERATOR_FIELDS,
-    SAMPLING_RELICS,
-    STRUCTURED_FIELDS,
-)
-from worker_vllm.job_values import read_bool, read_object, too_many
+from worker_vllm.body_limits import check_limits
+from worker_vllm.job_fields import OPERATOR_FIELDS, SAMPLING_RELICS, STRUCTURED_FIELDS
+from worker_vllm.job_values import read_bool, read_object
 from worker_vllm.sampling import merge_fields
-from worker_vllm.structured import check_structured_sizes, read_structured_outputs
+from worker_vllm.structured import read_structured_outputs
 
 # vLLM reads these two itself; the rest are the older names that it ignores.
 _GUIDED_FIELDS = tuple(
     name for name in STRUCTURED_FIELDS if name not in ("structured_outputs", "response_format")
 )
 _BACKEND = "guided_decoding_backend"
+# Objects in a body whose keys reach the template's, the processor's or the engine's own arguments.
+_INNER_PLACES = (
+    "chat_template_kwargs",
+    "vllm_xargs",
+    "extra_args",
+    "sampling_params",
+    "sampling_params.extra_args",
+)
 
 
 def read_body(value: Any, param: str, warnings: list[str]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def read_body(value: Any, param: str, warnings: list[str]) -> dict[str, Any]:
     if body.get("stream") is not None:
         body["stream"] = read_bool(body["stream"], "stream")
     _map_guided_fields(body, warnings)
-    _check_limits(body)
+    check_limits(body)
     return body
 
 
@@ -49,9 +49,12 @@ def operator_fields(body: Mapping[str, Any] | None) -> tuple[str, ...]:
     if body is None:
         return ()
     names = [name for name in OPERATOR_FIELDS if body.get(name) is not None]
-    template = body.get("chat_template_kwargs")
-    if isinstance(template, Mapping) and "chat_template" in template:
-        names.append("chat_template_kwargs.chat_template")
+    for place in _INNER_PLACES:
+        inner: Any = body
+        for key in place.split("."):
+            inner = inner.get(key) if isinstance(inner, Mapping) else None
+        if isinstance(inner, Mapping):
+            names += [f"{place}.{name}" for name in OPERATOR_FIELDS if name in inner]
     return tuple(names)
 
 
@@ -62,29 +65,3 @@ def _map_guided_fields(body: dict[str, Any], warnings: list[str]) -> None:
     if any(value is not None for value in guided.values()):
         guided["structured_outputs"] = body.get("structured_outputs")
         body["structured_outputs"] = read_structured_outputs(guided, warnings)
-
-
-def _check_limits(body: Mapping[str, Any]) -> None:
-    for name, limit in BODY_INTEGER_LIMITS.items():
-        value = body.get(name)
-        if isinstance(value, int | float) and value > limit:
-            raise RequestError(f"{name} is {value}; the limit is {limit}", param=name)
-    for name, limit in BODY_LIST_LIMITS.items():
-        count = _parts(body, name)
-        if count > limit:
-            raise too_many(name, "items", count, limit)
-    n = body.get("n")
-    sequences = _parts(body, "prompt") * n if isinstance(n, int) else 0
-    if sequences > MAX_SEQUENCES:
-        raise too_many("n", "answers over all prompts", sequences, MAX_SEQUENCES)
-    check_structured_sizes(body)
-
-
-def _parts(body: Mapping[str, Any], name: str) -> int:
-    """How many parts a list has; a flat list of token ids or messages is one."""
-    value = body.get(name)
-    if not isinstance(value, list):
-        return 0
-    if name in LISTS_OF_PARTS and not any(isinstance(item, str | list) for item in value[:1]):
-        return 1
-    return len(value)

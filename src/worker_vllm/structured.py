@@ -93,8 +93,21 @@ def check_structured_sizes(fields: Mapping[str, Any]) -> None:
         if isinstance(text, str) and len(text) > limit:
             raise too_many(f"structured_outputs.{key}", "characters", len(text), limit)
     choices = outputs.get("choice")
-    if isinstance(choices, list) and len(choices) > MAX_CHOICES:
-        raise too_many("structured_outputs.choice", "items", len(choices), MAX_CHOICES)
+    if isinstance(choices, list):
+        if len(choices) > MAX_CHOICES:
+            raise too_many("structured_outputs.choice", "items", len(choices), MAX_CHOICES)
+        longest = max((len(text) for text in choices if isinstance(text, str)), default=0)
+        if longest > MAX_CHOICE_CHARACTERS:
+            raise too_many("structured_outputs.choice", "characters", longest, MAX_CHOICE_CHARACTERS)
+
+
+def check_schema_sizes(fields: Mapping[str, Any], limit: int = MAX_SCHEMA_CHARACTERS) -> None:
+    """Refuse objects that hold schemas in a body of another make than OpenAI's first: the responses route's
+    `text`, Anthropic's `output_config`, tools in an object of that name."""
+    for name in ("text", "output_config", "output_format", "questions", "tools"):
+        value = fields.get(name)
+        if isinstance(value, Mapping):
+            _check_size(value, name, MAX_SCHEMA_DEPTH + _TAG_WRAPPER_DEPTH, limit)
 
 
 def _constraints(given: Mapping[str, Any], param: str, warnings: list[str]) -> dict[str, Any]:
@@ -181,7 +194,9 @@ def _parse(text: str, param: str) -> Any:
         raise RequestError(f"{param} is not JSON text", param=param) from error
 
 
-def _check_size(value: Mapping[str, Any], param: str, max_depth: int) -> None:
+def _check_size(
+    value: Mapping[str, Any], param: str, max_depth: int, limit: int = MAX_SCHEMA_CHARACTERS
+) -> None:
     characters = len(json.dumps(copy_json(value, param, max_depth)))
-    if characters > MAX_SCHEMA_CHARACTERS:
-        raise too_many(param, "characters", characters, MAX_SCHEMA_CHARACTERS)
+    if characters > limit:
+        raise too_many(param, "characters", characters, limit)

@@ -394,10 +394,23 @@ def test_lone_surrogates_become_replacement_characters() -> None:
 
 def test_deep_input_is_refused_without_recursing_to_death() -> None:
     deep: Any = {}
-    for _ in range(50_000):
+    for _ in range(10_000):
         deep = {"a": deep}
     for fields in ({"openai_input": deep}, {"messages": [USER], "tools": [deep]}, {"prompt": "a", "x": deep}):
         assert "deeply" in refusal(fields).message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"openai_input": {"x": [{"a": 1}] * 30_000}},
+        {"openai_input": {"x": [1.5] * 60_000}},
+        {"prompt": "a", "extra_args": {str(number): 1 for number in range(60_000)}},
+        {"prompt": ["a"] * 60_000},
+    ],
+)
+def test_an_input_of_very_many_values_is_refused(fields: dict[str, Any]) -> None:
+    assert "limit of 50000" in refusal(fields).message
 
 
 def test_a_long_token_prompt_is_read_in_no_time() -> None:

@@ -10,6 +10,7 @@ from worker_vllm.errors import RequestError
 from worker_vllm.job_fields import (
     MAX_INPUTS,
     MAX_LOGPROBS,
+    MAX_MESSAGES,
     MAX_N,
     MAX_PROMPTS,
     MAX_SCHEMA_CHARACTERS,
@@ -18,6 +19,15 @@ from worker_vllm.job_fields import (
 from worker_vllm.route_body import operator_fields, read_body
 
 SCHEMA = {"type": "object"}
+MESSAGE = {"role": "user", "content": "x"}
+IMAGE = {"type": "image_url", "image_url": {"url": "http://example.org/"}}
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
 
 
 def read(body: Any) -> dict[str, Any]:
@@ -125,6 +135,33 @@ def test_the_guided_backend_is_dropped_with_a_warning() -> None:
         ({"input": ["a"] * (MAX_INPUTS + 1)}, "input"),
         ({"documents": ["a"] * (MAX_INPUTS + 1)}, "documents"),
         ({"stop": ["a"] * 100}, "stop"),
+        ({"stop": "a" * 2000}, "stop"),
+        ({"stop": ["a" * 2000]}, "stop"),
+        ({"stop_sequences": ["a"] * 100}, "stop_sequences"),
+        ({"bad_words": ["a" * 2000]}, "bad_words"),
+        ({"logit_bias": {str(token): 1 for token in range(10_001)}}, "logit_bias"),
+        ({"n": "1000"}, "n"),
+        ({"top_k": 2**70}, "top_k"),
+        ({"max_tokens": "1e300"}, "max_tokens"),
+        ({"sampling_params": {"n": 1000}}, "n"),
+        ({"sampling_params": {"stop": ["a"] * 100}}, "stop"),
+        ({"sampling_params": {"structured_outputs": {"regex": "y" * 10_000}}}, "structured_outputs.regex"),
+        ({"messages": [[MESSAGE]] * 100, "n": 100}, "n"),
+        ({"messages": [MESSAGE] * (MAX_MESSAGES + 1)}, "messages"),
+        ({"messages": [[MESSAGE] * (MAX_MESSAGES + 1)]}, "messages"),
+        ({"input": [MESSAGE] * (MAX_MESSAGES + 1)}, "input"),
+        ({"messages": [{"role": "user", "content": [IMAGE] * 200}] * 2}, "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [IMAGE] * 300}]}]},
+            "messages",
+        ),
+        ({"images": ["http://example.org/"] * 300}, "images"),
+        ({"tools": [{}] * 600}, "tools"),
+        ({"tools": [{"function": {"description": "x" * 600_000}}]}, "tools"),
+        ({"tools": [{"function": {"parameters": nested(90)}}]}, "tools"),
+        ({"text": {"format": {"schema": {"x": "y" * MAX_SCHEMA_CHARACTERS}}}}, "text"),
+        ({"output_config": {"format": nested(90)}}, "output_config"),
+        ({"structured_outputs": {"choice": ["x" * 5000]}}, "structured_outputs.choice"),
         ({"response_format": {"x": "y" * MAX_SCHEMA_CHARACTERS}}, "response_format"),
         ({"structured_outputs": {"regex": "y" * 10_000}}, "structured_outputs.regex"),
     ],
@@ -132,7 +169,7 @@ def test_the_guided_backend_is_dropped_with_a_warning() -> None:
 def test_what_would_stall_other_jobs_is_refused_by_name(body: dict[str, Any], param: str) -> None:
     error = refusal(body)
     assert error.param == param
-    assert "limit" in error.message
+    assert "limit" in error.message or "nested too deeply" in error.message
 
 
 @pytest.mark.parametrize(
@@ -142,6 +179,9 @@ def test_what_would_stall_other_jobs_is_refused_by_name(body: dict[str, Any], pa
         {"input": list(range(100_000))},
         {"input": [{"role": "user", "content": "x"}] * (MAX_INPUTS + 1)},
         {"messages": [{"role": "user", "content": "x"}] * (MAX_PROMPTS + 1)},
+        {"messages": [{"role": "user", "content": [{"type": "text"}] * 300}]},
+        {"n": "8", "max_tokens": "100", "seed": -5, "temperature": "warm"},
+        {"stop": None, "tools": None, "text": "plain"},
         {"n": "many"},
         {"logprobs": True},
         {"prompt": "a", "n": MAX_N},
@@ -162,6 +202,14 @@ def test_the_given_body_is_left_as_it_was() -> None:
     before = copy.deepcopy(body)
     read(body)["messages"][0]["role"] = "system"
     assert body == before
+
+
+@pytest.mark.parametrize("place", ["chat_template_kwargs", "vllm_xargs", "sampling_params", "extra_args"])
+@pytest.mark.parametrize("name", sorted(OPERATOR_FIELDS))
+def test_fields_for_the_operator_may_hide_in_others(name: str, place: str) -> None:
+    assert operator_fields({place: {name: "x"}}) == (f"{place}.{name}",)
+    inner = {"sampling_params": {"extra_args": {name: None}}}
+    assert operator_fields(inner) == (f"sampling_params.extra_args.{name}",)
 
 
 @pytest.mark.parametrize("name", sorted(OPERATOR_FIELDS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
@@ -14,12 +15,13 @@ from pydantic import ValidationError
 from worker_vllm import asgi
 from worker_vllm.engine.lifecycle import EngineHost
 from worker_vllm.errors import ApplicationError, EngineDeadError, InternalError, WorkerError
-from worker_vllm.exchange import MAX_UNREAD_CHUNKS
 from worker_vllm.vllm_errors import translate
 
 EVENT_STREAM = "text/event-stream"
 # A job's id is the platform's, but a test's or another platform's may hold anything.
 _NOT_IN_HEADERS = re.compile(r"[^\x21-\x7e]")
+# Characters or items in a body's fields from which it is written beside the event loop.
+_LARGE = 10_000
 _TEXT_TYPES = ("text/", "application/xml", "application/yaml", "application/x-ndjson")
 
 
@@ -32,13 +34,11 @@ async def open_answer(
     query: str,
     body: Mapping[str, Any] | None,
     request_id: str,
-    max_unread_chunks: int = MAX_UNREAD_CHUNKS,
 ) -> AsyncIterator[asgi.Response]:
     """Send a request to vLLM's app; leaving the context disconnects, which ends what still runs.
 
     Args:
         request_id: vLLM makes its own request ids of it.
-        max_unread_chunks: see `asgi.open_response`.
 
     Raises:
         ApplicationError: the app refused: its own error object.
@@ -49,7 +49,8 @@ async def open_answer(
     content = b""
     if body is not None:
         headers["content-type"] = "application/json"
-        content = json.dumps(body).encode()
+        large = sum(map(len, filter(_has_length, body.values()))) > _LARGE
+        content = await asyncio.to_thread(_encoded, body) if large else _encoded(body)
     try:
         async with asgi.open_response(
             host.app,
@@ -58,7 +59,6 @@ async def open_answer(
             query=query,
             headers=headers,
             body=content,
-            max_unread_chunks=max_unread_chunks,
         ) as response:
             if response.status >= 400:
                 raise _refusal(response.status, decode(response.headers, await response.read()))
@@ -69,6 +69,14 @@ async def open_answer(
         if host.errored:
             raise EngineDeadError("the engine died; this worker is leaving service") from error
         raise
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body).encode()
+
+
+def _has_length(value: Any) -> bool:
+    return isinstance(value, str | list | dict)
 
 
 async def ask(host: EngineHost, *, path: str, body: Mapping[str, Any], request_id: str) -> Any:

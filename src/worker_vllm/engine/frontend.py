@@ -62,6 +62,8 @@ class Frontend:
         Raises:
             RequestError: too long, empty, or token ids that the model does not have.
         """
+        if not isinstance(prompt, str) and truncate is None and len(prompt) > self.max_model_len:
+            raise self._too_long(len(prompt))  # before vLLM reads each of them
         request = load("CompletionRequest")(
             prompt=prompt if isinstance(prompt, str) else list(prompt),
             # The renderer refuses a prompt that leaves no room for so many; none at all would mean 16.
@@ -125,12 +127,15 @@ class Frontend:
         """
         used = len(prompt_token_ids(rendered))
         if used >= self.max_model_len:
-            raise RequestError(
-                f"the prompt has {used} tokens and the model's context holds {self.max_model_len}; "
-                "nothing is left for an answer",
-                param="prompt",
-            )
+            raise self._too_long(used)
         return self.max_model_len - used
+
+    def _too_long(self, tokens: int) -> RequestError:
+        return RequestError(
+            f"the prompt has {tokens} tokens and the model's context holds {self.max_model_len}; "
+            "nothing is left for an answer",
+            param="prompt",
+        )
 
     @staticmethod
     def _unless_refused(result: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -14,7 +14,6 @@ from worker_vllm.engine.lifecycle import EngineHost
 from worker_vllm.engine.record import current_record
 from worker_vllm.engine.routes import Route, Routes
 from worker_vllm.errors import ApplicationError, EngineDeadError, InternalError, RequestError, WorkerError
-from worker_vllm.exchange import MAX_UNREAD_CHUNKS
 from worker_vllm.job import JobInput
 from worker_vllm.settings import WorkerSettings
 
@@ -53,7 +52,8 @@ class OpenAIvLLMEngine:
         Raises:
             WorkerError: what went wrong. Where a stream was asked for, its last chunk holds the error event.
         """
-        return self._host.attend(self._chunks(job, request_id))
+        at_pace = job.stream and pacing.batch_size(self._settings, job.batch) is None
+        return self._host.attend(self._chunks(job, request_id), at_pace=at_pace)
 
     async def _chunks(self, job: JobInput, request_id: str) -> AsyncGenerator[Any, None]:
         route: Route | None = None
@@ -67,7 +67,6 @@ class OpenAIvLLMEngine:
                 query=job.query,
                 body=self._body(job, route, request_id),
                 request_id=request_id,
-                max_unread_chunks=self._unread_chunks(job, route),
             ) as response:
                 if not response.headers.get("content-type", "").startswith(application.EVENT_STREAM):
                     yield self._plain(job, response.headers, await response.read())
@@ -91,11 +90,6 @@ class OpenAIvLLMEngine:
     def _is_parsed(self, route: Route) -> bool:
         return route.chunks and not self._settings.raw_openai_output
 
-    def _unread_chunks(self, job: JobInput, route: Route) -> int:
-        """One, so that vLLM merges what it generates while a chunk is delivered: an event costs it about 75
-        µs, and a token that shares its event costs next to nothing. Batch sizes count vLLM's own events."""
-        return 1 if self._batch_size(job, route) is None else MAX_UNREAD_CHUNKS
-
     def _batch_size(self, job: JobInput, route: Route) -> BatchSize | None:
         return pacing.batch_size(self._settings, job.batch) if route.chunks else None
 
@@ -112,6 +106,7 @@ class OpenAIvLLMEngine:
                     f"{name} is closed to jobs; the endpoint's operator opens it with {argument.upper()}"
                 )
                 raise RequestError(message, param=name)
+        self._check_length(job.body or {})
         if route.method in ("GET", "HEAD"):
             return job.body
         body = dict(job.body or {})
@@ -120,6 +115,16 @@ class OpenAIvLLMEngine:
         if route.id_field is not None:
             body.setdefault(route.id_field, f"resp_{request_id}")
         return body
+
+    def _check_length(self, body: Mapping[str, Any]) -> None:
+        """Refuse token ids that no context holds here: vLLM reads each of them first, while all jobs wait."""
+        ids = next(filter(None, (body.get(name) for name in ("prompt", "input", "token_ids"))), None)
+        limit = self._host.frontend.max_model_len
+        if not isinstance(ids, list) or len(ids) <= limit or not isinstance(ids[0], int):
+            return
+        if body.get("truncate_prompt_tokens") is None:
+            message = f"the prompt has {len(ids)} tokens and the model's context holds {limit}"
+            raise RequestError(message, param="prompt")
 
     def _plain(self, job: JobInput, headers: dict[str, str], content: bytes) -> Any:
         answer = application.decode(headers, content)
@@ -158,14 +163,21 @@ class OpenAIvLLMEngine:
         """
         decoder = sse.EventDecoder()
         failure: WorkerError | None = None
+        record = current_record.get()
+        demand = record.demand if record is not None else None
+        settled = (lambda: demand.settled) if demand is not None else (lambda: True)
         try:
-            while content := await response.read_available():
+            while content := await response.read_available(settled):
+                if demand is not None:
+                    demand.served()
                 # An event without data is a keep-alive: RunPod's gateway has its own.
                 events = [event for event in decoder.feed(content) if sse.data_of(event) is not None]
                 for event in events:
                     failure = failure or _failure_in(event)
                 if events:
                     yield events
+                if demand is not None:
+                    demand.want()
             if rest := decoder.flush():
                 yield rest
         except InternalError as error:

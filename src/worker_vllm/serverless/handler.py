@@ -6,6 +6,7 @@ text, because the SDK applies `str()` to what it finds under `error`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -15,7 +16,8 @@ from typing import Any, Protocol
 
 from worker_vllm.engine.record import JobRecord, current_record
 from worker_vllm.errors import ApplicationError, DeadlineError, InternalError, RequestError, WorkerError
-from worker_vllm.job import JobInput, asks_for_events, asks_for_route
+from worker_vllm.job import JobInput
+from worker_vllm.job_shape import asks_for_events, asks_for_route, is_large
 from worker_vllm.serverless import log
 from worker_vllm.serverless.cancellation import JobLease, Jobs, Limit
 from worker_vllm.serverless.error_event import error_event
@@ -130,7 +132,11 @@ class _Answer:
     async def chunks(self) -> AsyncGenerator[Any, None]:
         """The job's chunks as JSON that the SDK can send: it breaks on lone surrogates and emits NaN as
         it is."""
-        request = self._request = JobInput.parse(self._job.get("input"))
+        job_input = self._job.get("input")
+        if is_large(job_input):
+            request = self._request = await asyncio.to_thread(JobInput.parse, job_input)
+        else:
+            request = self._request = JobInput.parse(job_input)
         if request.kind == "route":
             self.record.route = log.one_line_route(request.route)
         for warning in request.warnings:
