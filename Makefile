@@ -25,9 +25,9 @@ test: ## all tests, those that start the real engine too (ARGS="-k name" picks s
 	$(SETUP) --tests
 	@.venv/bin/python -m pytest $(ARGS)
 
-test-fast: ## the tests that need no engine, on two cores in a minute
+test-fast: ## the tests that need no engine and no network, on two cores in a minute
 	$(SETUP) --tests
-	@.venv/bin/python -m pytest -m "not engine" --numprocesses 2 --dist loadfile $(ARGS)
+	@.venv/bin/python -m pytest -m "not engine and not network" --numprocesses 2 --dist loadfile $(ARGS)
 
 test-compat: ## the contract tests on vLLM 0.28 and 0.30, each in an environment of its own
 	$(SETUP) --tests
@@ -45,10 +45,11 @@ bench: ## compare this worker, vLLM alone and vLLM's server on the CPU (PEER="CO
 		--mode streamed,plain --concurrency 16 --max-tokens 64 --rtt-ms 20 --baseline raw \
 		--json build/bench/bench.json --text build/bench/bench.txt --svg build/bench/bench.svg $(ARGS)
 
-lint: setup ## check style, format and types
+lint: setup ## check style, format, types and the Dockerfile
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
+	@.venv/bin/hadolint Dockerfile
 
 format: setup ## correct style and format where a tool can
 	@.venv/bin/ruff check --fix .
