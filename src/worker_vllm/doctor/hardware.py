@@ -177,7 +177,9 @@ def _device(nvml: Any, handle: ctypes.c_void_p) -> Gpu:
     memory = _Memory(version=ctypes.sizeof(_Memory) | _MEMORY_V2 << 24)
     known = nvml.nvmlDeviceGetMemoryInfo_v2(handle, ctypes.byref(memory)) == 0
     total, free = (memory.total - memory.reserved, memory.free) if known else (0, None)
-    return Gpu(text.value.decode(errors="replace"), total, (major.value, minor.value), free)
+    name = text.value.decode(errors="replace")
+    kind = gpus.by_id(name)
+    return Gpu(kind.name if kind else name, total, (major.value, minor.value), free)
 
 
 def _peer_access(nvml: Any, handles: list[ctypes.c_void_p]) -> bool | None:

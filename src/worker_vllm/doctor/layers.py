@@ -18,6 +18,7 @@ ENCODERS = frozenset(
 )
 """Families without a KV cache: they read a text once."""
 
+_MOST_LAYERS = 10_000
 WHISPER_FRAMES = 1500
 """Positions that Whisper's encoder makes of half a minute of sound, whatever the model's size."""
 
@@ -76,6 +77,17 @@ def caches(
     text: Config, family: str, count: int, kv_heads: int, head_dim: int, *, mla: bool
 ) -> tuple[tuple[CacheLayers, ...], str]:
     """The layers of a model by kind, and why that is not certain ("" where it is)."""
+    try:
+        if count > _MOST_LAYERS:
+            raise ValueError
+        return _caches(text, family, count, kv_heads, head_dim, mla=mla)
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
+        return (), "its configuration has values that cannot be read"
+
+
+def _caches(
+    text: Config, family: str, count: int, kv_heads: int, head_dim: int, *, mla: bool
+) -> tuple[tuple[CacheLayers, ...], str]:
     if family in ENCODERS:
         return (), ""
     if family == "whisper":
@@ -86,6 +98,8 @@ def caches(
     if not pattern:
         return (), "its layers are of kinds that are not known here"
     full = _latent(text) if mla else CacheLayers("full", 0, kv_heads, 2 * head_dim)
+    if not full.heads * full.width and any(kind != "state" for kind in pattern):
+        return (), "the size of its heads is not stated"
     found: list[CacheLayers] = []
     for kind in _ORDER:
         number = pattern.count(kind)

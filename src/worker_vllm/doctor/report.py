@@ -110,7 +110,8 @@ class Diagnosis:
         if self.pool and not any(finding.code == "pool" for finding in self.findings):
             count, pool = self.pool
             names = ", ".join(kind.name for kind in gpus.members(pool))
-            lines += ["", f"The smallest choice of RunPod's that would do: {count} x {pool} ({names})."]
+            choice = f"The smallest choice of RunPod's that would do: {count} x {pool} ({names})."
+            lines += ["", *_wrapped(choice, "", first="")]
         return "\n".join(lines)
 
     def _on(self) -> str:

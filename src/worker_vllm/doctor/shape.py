@@ -120,7 +120,8 @@ def read(config: Config, overrides: object = None) -> ModelShape:
         config = merged(config, overrides)
     text = text_config(config)
     family = str(text.get("model_type") or config.get("model_type") or "")
-    text = {**DEFAULTS.get(family, {}), **{k: v for k, v in text.items() if v is not None or k in _NULLS}}
+    text = {**DEFAULTS.get(family, {}), **{key: _sane(key, value) for key, value in text.items()}}
+    text = {key: value for key, value in text.items() if value is not None or key in _NULLS}
     heads = _first(text, _HEADS)
     hidden = _first(text, _HIDDEN)
     mla = is_mla(text)
@@ -156,6 +157,18 @@ def read(config: Config, overrides: object = None) -> ModelShape:
 
 # "sliding_window": null says that there is none, and must win over the class's default
 _NULLS = ("sliding_window",)
+_ZERO_COUNTS = ("attn_layer_offset",)
+_MOST = 2**27
+
+
+def _sane(key: str, value: Any) -> Any:
+    """`value`, or None for a number that cannot be one of a model: each start reads whatever somebody
+    has put into a file, and what is wrong with it is vLLM's to say."""
+    if isinstance(value, list) and value and isinstance(value[0], int):
+        return [number for number in value if isinstance(number, int) and 0 <= number <= _MOST]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if 0 < value <= _MOST or (value == 0 and key in _ZERO_COUNTS) else None
+    return value
 
 
 def text_config(config: Config) -> Config:

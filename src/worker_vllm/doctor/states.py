@@ -40,9 +40,11 @@ class StateSize:
 def state_size(text: Config, family: str) -> StateSize | None:
     """The state of the family's recurrent layers; None where it is not known here."""
     try:
-        return _STATES[family](text)
+        found = _STATES[family](text)
     except (KeyError, TypeError):
         return None
+    numbers = (found.kernel, found.inner, found.groups, found.group_width, found.recurrent)
+    return found if all(isinstance(number, int) for number in numbers) else None
 
 
 def _mamba1(text: Config) -> StateSize:

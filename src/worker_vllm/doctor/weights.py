@@ -108,9 +108,9 @@ def _embedding(shape: ModelShape) -> int:
 def _attention(shape: ModelShape) -> int:
     text, hidden, heads = shape.text, shape.hidden, shape.heads
     if shape.mla:
-        rope, plain = text["qk_rope_head_dim"], int(text.get("qk_nope_head_dim") or 128)
-        value, latent = int(text.get("v_head_dim") or plain), text["kv_lora_rank"]
-        query_rank = text.get("q_lora_rank") or 0
+        rope, plain = _number(text["qk_rope_head_dim"]), _number(text.get("qk_nope_head_dim")) or 128
+        value, latent = _number(text.get("v_head_dim")) or plain, _number(text["kv_lora_rank"])
+        query_rank = _number(text.get("q_lora_rank"))
         query = (
             query_rank * (hidden + heads * (plain + rope)) if query_rank else hidden * heads * (plain + rope)
         )
