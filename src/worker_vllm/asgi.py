@@ -67,12 +67,14 @@ class Response:
             raise StopAsyncIteration
         return chunk
 
-    async def read_available(self) -> bytes:
+    async def read_available(self, settled: Callable[[], bool] = lambda: True) -> bytes:
         """What has come and was not read yet; waits until there is something. Empty at the body's end.
 
-        Where the app's `send` had to wait, what the app has ready by now is in it as well.
+        Args:
+            settled: whether the app has handed over all that belongs together; while it has not, it gets a
+                few turns of the loop.
         """
-        return await self._exchange.all_chunks()
+        return await self._exchange.all_chunks(settled)
 
     async def read(self, max_bytes: int = MAX_BODY_BYTES) -> bytes:
         """The whole body. Raises OutputTooLargeError as soon as it exceeds `max_bytes`."""
@@ -105,8 +107,7 @@ async def open_response(
         query: without its "?"; characters outside ASCII are percent-encoded here.
         headers: the request's; host and content-length are added.
         grace_seconds: how long the app may run on after the disconnect before its task is cancelled.
-        max_unread_chunks: how many body chunks may wait unread before the app's `send` waits too. An app that
-            merges what it makes meanwhile, as vLLM does, then has less to do.
+        max_unread_chunks: how many body chunks may wait unread before the app's `send` waits too.
 
     Raises:
         InternalError: the app raised, or ended, before it began to answer (its exception is the cause, and

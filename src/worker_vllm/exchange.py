@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from worker_vllm.errors import InternalError
@@ -14,10 +14,8 @@ Message = MutableMapping[str, Any]
 MAX_UNREAD_CHUNKS = 256
 """Body chunks that may wait unread before the app's `send` waits: bounds memory where the reader is slow."""
 CATCH_UP_TURNS = 8
-"""How many turns of the loop an app that had to wait gets to hand over what it has ready: a piece of text
-passes vLLM's generators and Starlette in three to six."""
-CATCH_UP_CHUNKS = 4
-"""How many chunks it may hand over then: the merged text, and the events that close a stream behind it."""
+"""How many turns of the loop an app gets to hand over the rest of what it is at: a piece of text passes
+vLLM's generators and Starlette in three to six."""
 
 
 class Exchange:
@@ -31,8 +29,7 @@ class Exchange:
         self.disconnected = asyncio.Event()
         self._body: bytes | None = body
         self._chunks: deque[bytes] = deque()
-        self._max_unread_chunks = self._unread_allowed = max_unread_chunks
-        self._app_waits = False
+        self._max_unread_chunks = max_unread_chunks
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -92,14 +89,19 @@ class Exchange:
         self._room.set()
         return self._chunks.popleft()
 
-    async def all_chunks(self) -> bytes:
-        """All pieces of the body that are there or ready, at least one; empty at its end."""
-        if self._app_waits:
-            await self._catch_up()
+    async def all_chunks(self, settled: Callable[[], bool]) -> bytes:
+        """All pieces of the body that are there, at least one; empty at its end. Where the app is not settled
+        yet, it gets a few turns of the loop for more."""
         chunk = await self.next_chunk()
+        if chunk is None:
+            return b""
+        for _ in range(CATCH_UP_TURNS):
+            if self.complete or settled():
+                break
+            await asyncio.sleep(0)
         if not self._chunks:
-            return chunk or b""
-        chunks = [chunk or b"", *self._chunks]
+            return chunk
+        chunks = [chunk, *self._chunks]
         self._chunks.clear()
         return b"".join(chunks)
 
@@ -107,24 +109,9 @@ class Exchange:
         if chunk:
             self._chunks.append(chunk)
             self._changed.set()
-        while len(self._chunks) >= self._unread_allowed and not self.disconnected.is_set():
-            self._app_waits = True
+        while len(self._chunks) >= self._max_unread_chunks and not self.disconnected.is_set():
             self._room.clear()
             await self._room.wait()
-        self._app_waits = False
-
-    async def _catch_up(self) -> None:
-        """Let the app, which waits in `send`, hand over what it has made meanwhile: a few turns of the loop
-        and a few chunks, no more. A busy loop's turns are long enough for new tokens, and a reader that
-        waited for quiet would take the whole stream before it came back (seen on a GPU at 256 streams)."""
-        unread = len(self._chunks)
-        self._unread_allowed = unread + CATCH_UP_CHUNKS
-        self._room.set()
-        for _ in range(CATCH_UP_TURNS):
-            await asyncio.sleep(0)
-            if self.complete or len(self._chunks) >= self._unread_allowed:
-                break
-        self._unread_allowed = self._max_unread_chunks
 
     async def _wait_for_change(self) -> None:
         self._changed.clear()

@@ -6,7 +6,9 @@ addresses and `load` tries them. Nothing is imported until it is asked for.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import cache
@@ -19,8 +21,11 @@ from worker_vllm.vllm_homes import HOMES, OPTIONAL_HOMES
 if TYPE_CHECKING:
     from worker_vllm.configuration import Configuration
 
-Observer = Callable[[AsyncGenerator[Any, None], Any, str], AsyncGenerator[Any, None]]
-"""Wraps one engine request's outputs: (outputs, sampling or pooling params, request id) to outputs."""
+_MAX_TURN_SECONDS = 0.01
+
+Observer = Callable[..., AsyncGenerator[Any, None]]
+"""Wraps one engine request's outputs: (outputs, sampling or pooling params, request id) to outputs. Where the
+request generates, a function follows that gives vLLM's states of a running request by its id."""
 
 
 @cache
@@ -119,22 +124,35 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
             )
     except (ValueError, RuntimeError, OSError, TimeoutError) as error:
         raise errors.EngineStartError(_first_line(error)) from error
-    if args.disable_log_stats:
-        _count_messages(llm.engine_core, on_step)
+    _listen(llm.engine_core, on_step if args.disable_log_stats else None)
     return llm
 
 
-def _count_messages(core: Any, on_step: Callable[[int, Any], None]) -> None:
-    """Take each message from the engine's process for a step: what a worker without statistics has to tell
-    an engine that hangs from one at work."""
-    receive = core.get_output_async
+def _listen(core: Any, on_message: Callable[[int, Any], None] | None) -> None:
+    """Stand where AsyncLLM takes the messages of the engine's process, one per step.
 
-    async def receive_and_count() -> Any:
+    AsyncLLM takes them for as long as there are any, and an engine that is ahead of this process leaves no
+    turn of the loop to the streams (gaps of two seconds were seen on a busy machine). So the loop goes round
+    in between.
+
+    Args:
+        on_message: takes each message for a step: what a worker without statistics has to tell an engine that
+            hangs from one at work.
+    """
+    receive = core.get_output_async
+    went_round_at = time.monotonic()
+
+    async def receive_in_turn() -> Any:
+        nonlocal went_round_at
+        if time.monotonic() - went_round_at > _MAX_TURN_SECONDS:
+            await asyncio.sleep(0)
+            went_round_at = time.monotonic()
         message = await receive()
-        on_step(getattr(message, "engine_index", 0), None)
+        if on_message is not None:
+            on_message(getattr(message, "engine_index", 0), None)
         return message
 
-    core.get_output_async = receive_and_count
+    core.get_output_async = receive_in_turn
 
 
 def _observed_engine_class(observe: Observer) -> Any:
@@ -145,13 +163,19 @@ def _observed_engine_class(observe: Observer) -> Any:
 
         def generate(self, prompt: Any, sampling_params: Any, request_id: str, **options: Any) -> Any:
             outputs = super().generate(prompt, sampling_params, request_id, **options)
-            return observe(outputs, sampling_params, request_id)
+            return observe(outputs, sampling_params, request_id, self._states_of)
 
         def encode(
             self, prompt: Any, pooling_params: Any, request_id: str, *rest: Any, **options: Any
         ) -> Any:
             outputs = super().encode(prompt, pooling_params, request_id, *rest, **options)
             return observe(outputs, pooling_params, request_id)
+
+        def _states_of(self, request_id: str) -> list[Any]:
+            """The output processor's states of a running request, one per choice."""
+            processor = self.output_processor
+            ids = processor.external_req_ids.get(request_id, ())
+            return [processor.request_states[name] for name in ids if name in processor.request_states]
 
         def __del__(self) -> None:
             """Nothing: whoever made it shuts it down. At the interpreter's exit vLLM's own way fails, with a

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -44,32 +45,32 @@ def keep_single_threaded() -> int | None:
 
 @contextmanager
 def forked(config: Any, threads: int | None) -> Iterator[None]:
-    """In the block the engine's processes are forked, where that is safe: with one worker, and without media,
-    whose processors compute in this process.
+    """In the block the engine's processes are forked, where that is safe: with one worker, without media,
+    whose processors compute in this process, and while no other thread runs that could hold a lock.
 
     Args:
         config: vLLM's VllmConfig.
         threads: what `keep_single_threaded` returned.
     """
     global _default_threads, _hooked
-    simple = config.parallel_config.world_size == 1 and not config.model_config.is_multimodal_model
-    if threads is None or not simple:
+    is_safe = (
+        config.parallel_config.world_size == 1
+        and not config.model_config.is_multimodal_model
+        and threading.active_count() == 1
+    )
+    if threads is None or not is_safe:
         yield
         return
     if not _hooked:
         os.register_at_fork(after_in_child=_prepare_child)
         _hooked = True
-    before = os.environ.get(METHOD_VARIABLE)
     os.environ[METHOD_VARIABLE] = "fork"
     _default_threads = threads
     try:
         yield
     finally:
         _default_threads = None
-        if before is None:
-            os.environ.pop(METHOD_VARIABLE)
-        else:
-            os.environ[METHOD_VARIABLE] = before
+        del os.environ[METHOD_VARIABLE]  # the user has set none: see `keep_single_threaded`
 
 
 def _prepare_child() -> None:

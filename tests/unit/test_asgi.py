@@ -513,31 +513,26 @@ class Merging:
         yield "[DONE]"
 
 
-async def test_an_app_that_has_to_wait_merges_and_hands_over_all_at_the_next_reading() -> None:
+async def test_what_an_app_is_at_is_in_the_same_reading() -> None:
     app = Merging()
-    async with call(app_of(app.endpoint), max_unread_chunks=1) as response:
+    async with call(app_of(app.endpoint)) as response:
         app.make("a")
-        assert await response.read_available() == b"a"
-        for letter in "bcdefg":  # made while the reader is busy
-            app.make(letter)
-            for _ in range(20):
-                await asyncio.sleep(0)
-        assert await response.read_available() == b"bcdefg"
-        assert app.chunks == 3  # "a", "b" and the rest in one
+        assert await response.read_available(lambda: False) == b"a"
+        app.make("b", finished=True)
+        assert await response.read_available(lambda: False) == b"busage[DONE]"
+        assert await response.read_available(lambda: False) == b""
 
 
-async def test_the_end_of_a_stream_is_not_cut_into_several_readings() -> None:
+async def test_a_settled_app_is_not_waited_for() -> None:
     app = Merging()
-    async with call(app_of(app.endpoint), max_unread_chunks=1) as response:
+    async with call(app_of(app.endpoint)) as response:
         app.make("a")
         assert await response.read_available() == b"a"
         app.make("b")
-        await asyncio.sleep(0)
-        app.make("c", finished=True)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert await response.read_available() == b"bcusage[DONE]"
-        assert await response.read_available() == b""
+        app.make("c")
+        assert await response.read_available(lambda: True) == b"b"
 
 
 async def test_an_app_that_waits_for_its_reader_hears_of_the_disconnect() -> None:
@@ -563,8 +558,6 @@ async def test_an_app_that_always_has_more_does_not_keep_the_reader_waiting() ->
     async def endpoint(request: Request) -> Response:
         return StreamingResponse(endless())
 
-    async with call(app_of(endpoint), max_unread_chunks=1) as response:
+    async with call(app_of(endpoint)) as response:
         for _ in range(5):
-            assert 1 <= len(await response.read_available()) <= 1 + exchange.CATCH_UP_CHUNKS
-            for _ in range(20):
-                await asyncio.sleep(0)
+            assert len(await response.read_available(lambda: False)) <= 3 * exchange.CATCH_UP_TURNS

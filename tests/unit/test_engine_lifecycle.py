@@ -64,7 +64,7 @@ async def test_a_job_that_ends_by_itself_leaves_its_background_work_alone(record
     host = FakeHost()
     closed: list[str] = []
     record.unfinished.add("background")
-    assert [chunk async for chunk in host.attend(chunks("a", "b", closed=closed))] == ["a", "b"]
+    assert [chunk async for chunk in host.attend(chunks("a", "b", closed=closed), at_pace=False)] == ["a", "b"]
     assert host.llm.aborted == []
     assert closed == ["closed"]
 
@@ -72,7 +72,7 @@ async def test_a_job_that_ends_by_itself_leaves_its_background_work_alone(record
 async def test_a_job_that_is_left_takes_its_requests_along(record: JobRecord) -> None:
     host = FakeHost()
     closed: list[str] = []
-    attended = host.attend(chunks("a", "b", closed=closed))
+    attended = host.attend(chunks("a", "b", closed=closed), at_pace=False)
     await anext(attended)
     record.unfinished.add("dropped")
     await attended.aclose()
@@ -83,7 +83,7 @@ async def test_a_job_that_is_left_takes_its_requests_along(record: JobRecord) ->
 
 async def test_a_dead_engine_is_not_asked_to_abort(record: JobRecord) -> None:
     host = FakeHost()
-    attended = host.attend(chunks("a", "b", closed=[]))
+    attended = host.attend(chunks("a", "b", closed=[]), at_pace=False)
     await anext(attended)
     record.unfinished.add("r")
     host.llm.errored = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -68,13 +69,26 @@ def test_a_method_that_the_user_has_named_stays(torch: Torch, monkeypatch: pytes
     assert torch.threads == 8
 
 
-def test_the_method_is_fork_while_the_processes_start_and_as_before_afterwards(
+def test_the_method_is_fork_while_the_processes_start_and_unset_afterwards(
     torch: Torch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(METHOD_VARIABLE, "spawn")
     with vllm_processes.forked(config(), 2):
         assert os.environ[METHOD_VARIABLE] == "fork"
-    assert os.environ[METHOD_VARIABLE] == "spawn"
+    assert METHOD_VARIABLE not in os.environ
+
+
+def test_a_process_with_other_threads_does_not_fork(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(METHOD_VARIABLE, "spawn")
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    try:
+        with vllm_processes.forked(config(), 2):
+            assert os.environ[METHOD_VARIABLE] == "spawn"
+    finally:
+        end.set()
+        other.join()
 
 
 @pytest.mark.parametrize("asked", [config(world_size=2), config(media=True)])

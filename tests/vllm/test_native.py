@@ -220,8 +220,3 @@ async def test_a_slow_consumer_gets_merged_items_not_one_per_token(tiny: EngineH
     assert items[0]["usage"]["output"] == 1
     assert items[-1]["usage"]["output"] == 64
     assert len(items) < 40
-
-
-async def test_on_a_cpu_the_engine_is_forked_and_imports_nothing_again(tiny: EngineHost) -> None:
-    (process,) = tiny.llm.engine_core.resources.engine_manager.processes
-    assert type(process).__name__ == "ForkProcess"

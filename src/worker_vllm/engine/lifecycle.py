@@ -21,6 +21,7 @@ from worker_vllm.addresses import Exceptions
 from worker_vllm.configuration import Configuration
 from worker_vllm.engine import caches
 from worker_vllm.engine.causes import Causes
+from worker_vllm.engine.demand import Streams
 from worker_vllm.engine.frontend import Frontend
 from worker_vllm.engine.record import JobRecord, current_record, observe
 from worker_vllm.errors import EngineStartError
@@ -99,6 +100,7 @@ class EngineHost:
         self.served_model_names: tuple[str, ...] = tuple(args.served_model_name or [args.model])
         self._ready: asyncio.Task[None] | None = None
         self._lifespan = AsyncExitStack()
+        self._streams = Streams()
         self._stopped = False
 
     @classmethod
@@ -192,8 +194,12 @@ class EngineHost:
         """How many steps the engine has made, as far as they are told of: see `EngineLoad`."""
         return self.load.step_count
 
-    async def attend(self, chunks: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    async def attend(self, chunks: AsyncGenerator[T, None], *, at_pace: bool) -> AsyncGenerator[T, None]:
         """Pass one job's chunks on, and leave nothing of it in the engine where that ends before its end.
+
+        Args:
+            at_pace: whether the engine makes an output when the job's reader asks for one, and not of each
+                token; see `demand`. The engines ask, through the job's record.
 
         AsyncLLM aborts a request whose outputs are closed or cancelled. It cannot where the cancellation
         falls between the request's registration and its first output, or where a route's own generator is
@@ -203,7 +209,10 @@ class EngineHost:
         record = current_record.get()
         ended = False
         try:
-            async with aclosing(chunks):
+            async with AsyncExitStack() as exits:
+                await exits.enter_async_context(aclosing(chunks))
+                if at_pace and record is not None:
+                    record.demand = exits.enter_context(self._streams.open())
                 async for chunk in chunks:
                     yield chunk
             ended = True

@@ -71,7 +71,8 @@ class vLLMEngine:
             WorkerError: what went wrong. After the first item of a stream, an item that holds the error comes
                 before it.
         """
-        return self._host.attend(self._items(job, request_id))
+        at_pace = job.stream and pacing.batch_size(self._settings, job.batch) is None
+        return self._host.attend(self._items(job, request_id), at_pace=at_pace)
 
     async def _items(self, job: JobInput, request_id: str) -> AsyncGenerator[dict[str, Any], None]:
         requests = await self._requests(job, request_id)
@@ -172,10 +173,16 @@ class vLLMEngine:
     ) -> AsyncGenerator[list[Any], None]:
         size = pacing.batch_size(self._settings, job.batch)
         if size is None:
-            # One at a time and only when asked: AsyncLLM's own collector merges what comes meanwhile.
+            # One at a time and only when asked: what comes meanwhile is merged by vLLM.
+            record = current_record.get()
+            demand = record.demand if record is not None else None
             async with aclosing(stream):
                 async for output in stream:
+                    if demand is not None:
+                        demand.served()
                     yield [output]
+                    if demand is not None:
+                        demand.want()
             return
         batches = coalesce(
             stream, size=size, weigh=_token_count, cost=_json_bytes, max_bytes=self._settings.max_chunk_bytes

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+
+from worker_vllm.engine.demand import Demand
+
+StatesOf = Callable[[str], Sequence[Any]]
+"""vLLM's states of an engine request, by the request's id."""
 
 
 @dataclass(slots=True)
@@ -27,6 +32,7 @@ class JobRecord:
         error_type: its type and, where it has one, the field it names: never its text, which can quote the
             job.
         unfinished: ids of engine requests that have begun and not come to their end.
+        demand: the reader of a stream that goes at the platform's pace; None for every other job.
     """
 
     job_id: str
@@ -41,6 +47,7 @@ class JobRecord:
     error_code: int | None = None
     error_type: str | None = None
     unfinished: set[str] = field(default_factory=set)
+    demand: Demand | None = None
 
     def take_usage(self, usage: Any) -> None:
         """Replace the counts by those of an OpenAI `usage` object.
@@ -56,8 +63,11 @@ current_record: ContextVar[JobRecord | None] = ContextVar("current_record", defa
 """The record of the job that the running task works for. Tasks inherit it, so vLLM's own do too."""
 
 
-def observe(outputs: AsyncGenerator[Any, None], params: Any, request_id: str) -> AsyncGenerator[Any, None]:
-    """Count an engine request's outputs for the current job as they pass; the same outputs come out.
+def observe(
+    outputs: AsyncGenerator[Any, None], params: Any, request_id: str, states_of: StatesOf = lambda _: ()
+) -> AsyncGenerator[Any, None]:
+    """Count an engine request's outputs for the current job as they pass; the same outputs come out, those of
+    a stream as its reader asks for them.
 
     The caller closes what it gets, which closes `outputs`. Without a current job they are returned as they
     are.
@@ -66,13 +76,15 @@ def observe(outputs: AsyncGenerator[Any, None], params: Any, request_id: str) ->
     if record is None:
         return outputs
     kind = getattr(getattr(params, "output_kind", None), "name", "")
-    return _counted(outputs, record, request_id, kind)
+    return _counted(outputs, record, request_id, kind, states_of)
 
 
 async def _counted(
-    outputs: AsyncGenerator[Any, None], record: JobRecord, request_id: str, kind: str
+    outputs: AsyncGenerator[Any, None], record: JobRecord, request_id: str, kind: str, states_of: StatesOf
 ) -> AsyncGenerator[Any, None]:
     """Runs once per streamed update of every stream: keep it below 2 µs."""
+    demand = record.demand if kind == "DELTA" else None
+    is_tapped = False
     record.unfinished.add(request_id)
     prompt_is_counted = False
     told: dict[int, int] | None = {} if kind == "CUMULATIVE" else None
@@ -99,7 +111,15 @@ async def _counted(
             # Before the yield: whoever takes the last output need not come back for the end.
             if output.finished:
                 record.unfinished.discard(request_id)
+            if demand is None:
+                yield output
+                continue
+            if not is_tapped:
+                demand.tap(states_of(request_id))
+                is_tapped = True
+            demand.taken(last=not record.unfinished)
             yield output
+            demand.passed()
     finally:
         await outputs.aclose()
 
