@@ -11,12 +11,14 @@ import pytest
 
 from tests.cases import about, examine, facts, found
 from tests.configurations import VERSIONS, table
+from tests.documents import ROOT, rows
 from worker_vllm import doctor
 from worker_vllm.doctor import families, gpus, versions
-from worker_vllm.doctor.finding import CODES, Finding
+from worker_vllm.doctor.finding import CODES, LEVELS, Finding
 from worker_vllm.models import AdapterFacts
 
 LLAMA = "llama-3.1-8b"
+DOCTOR = ROOT / "docs" / "doctor.md"
 
 
 def test_tensor_parallel_must_divide_the_heads() -> None:
@@ -341,12 +343,29 @@ def test_every_pool_has_members_and_every_id_is_one_kinds() -> None:
     assert gpus.by_id("NVIDIA H200") is gpus.read_request("H200")[1]
 
 
-def test_every_finding_that_the_code_makes_has_a_code_that_is_described() -> None:
-    made = set()
+def made() -> dict[str, set[str]]:
+    """Code to the levels that the code gives it."""
+    levels: dict[str, set[str]] = {}
     package = Path(doctor.__file__).parent
     for path in [*package.glob("*.py"), package.parent / "cli" / "doctor.py"]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding" and len(node.args) > 1:
                 code = node.args[1]
-                made |= {code.value} if isinstance(code, ast.Constant) else set()
-    assert made | {"tool-parser", "reasoning-parser"} == set(CODES)
+                for name in (
+                    [code.value] if isinstance(code, ast.Constant) else ["tool-parser", "reasoning-parser"]
+                ):
+                    words = {word.value for word in ast.walk(node.args[0]) if isinstance(word, ast.Constant)}
+                    levels.setdefault(str(name), set()).update(map(str, words & set(LEVELS)))
+    return levels
+
+
+def test_every_finding_has_a_code_that_is_described() -> None:
+    assert made().keys() == CODES.keys()
+
+
+def test_the_document_lists_every_code_with_its_gravest_level() -> None:
+    listed = {
+        cells[0].strip("`"): (cells[1], cells[2]) for cells in rows(DOCTOR.read_text()) if "`" in cells[0]
+    }
+    gravest = {code: next(level for level in LEVELS if level in levels) for code, levels in made().items()}
+    assert listed == {code: (gravest[code], CODES[code]) for code in CODES}
