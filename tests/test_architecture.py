@@ -30,6 +30,8 @@ ROOMS = {
         "values",
         "vllm_homes",
         "addresses",
+        "children",
+        "scratch",
     ),
     "media": ("media",),
     "asgi": ("asgi", "exchange"),

@@ -34,8 +34,8 @@ LOST_AFTER_SECONDS = 9.0
 POLICY = Policy(
     execution_timeout_ms=60_000,
     min_execution_timeout_ms=500,
-    take_hold_s=5.0,
-    stop_hold_s=5.0,
+    take_hold_s=2.0,
+    stop_hold_s=1.0,
     ping_interval_ms=1000,
     lost_after_s=LOST_AFTER_SECONDS,
     lost_retries=3,
@@ -90,6 +90,7 @@ class Arena:
     incidents: list[Incident] = field(default_factory=list)
     remains: list[str] = field(default_factory=list)
     ports: set[int] = field(default_factory=set)
+    shared_memory: set[str] = field(default_factory=set)
 
     @property
     def queue(self) -> JobQueue:
@@ -134,9 +135,9 @@ class Arena:
 
     async def kill(self, name: str) -> Incident:
         """End the worker, or its engine, in one of the ways of `plan.KILLS`; returns once it serves again."""
+        self._look_around()
         incident = self._begin(name)
         ended = len(self.pool.exits)
-        self._look_around()
         victim, number = name.split()[:2]
         pid = remains.engine_of(self.pid) if victim == "engine" else self.pid
         os.kill(pid, getattr(signal, number))
@@ -171,8 +172,10 @@ class Arena:
         return incident
 
     def _look_around(self) -> None:
-        """Note the ports that the worker has open; it may write nothing into its working directory."""
-        self.ports |= remains.listening_ports([self.pid, *remains.descendants(self.pid)])
+        """Note what the worker has open; it may write nothing into its working directory."""
+        family = [self.pid, *remains.descendants(self.pid)]
+        self.ports |= remains.listening_ports(family)
+        self.shared_memory |= remains.shared_memory(family)
         found = remains.files_below(Path(f"/proc/{self.pid}/cwd/"))
         self.remains += [f"in the working directory: {name}" for name in found]
 
@@ -180,7 +183,6 @@ class Arena:
 @asynccontextmanager
 async def arena(target: Target, seed: int, policy: Policy = POLICY) -> AsyncIterator[Arena]:
     """A platform and a worker in service; once both are ended, `Arena.remains` says what was left."""
-    machine = remains.Machine.now()
     home = Path(tempfile.mkdtemp(prefix="chaos-"))
     mark = f"CHAOS_MARK={secrets.token_hex(8)}"
     log: list[tuple[float, str]] = []
@@ -199,15 +201,15 @@ async def arena(target: Target, seed: int, policy: Policy = POLICY) -> AsyncIter
                 await asyncio.wait_for(pool.ready(), START_SECONDS)
                 yield scene
                 scene._look_around()
-        scene.remains += _left(scene, machine, mark)
+        scene.remains += _left(scene, mark)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _left(scene: Arena, machine: remains.Machine, mark: str) -> list[str]:
+def _left(scene: Arena, mark: str) -> list[str]:
     """What is there after the end of worker and platform."""
     found = [f"process {pid}: {remains.command_line(pid)}" for pid in remains.marked(mark)]
-    found += [f"shared memory: {name}" for name in machine.new_shared_memory()]
+    found += [f"shared memory: {name}" for name in scene.shared_memory & remains.existing_shared_memory()]
     found += [f"in TMPDIR: {name}" for name in remains.files_below(scene.home / "tmp")]
     return found + [f"listening port: {port}" for port in scene.ports & remains.open_ports()]
 

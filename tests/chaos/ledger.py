@@ -160,6 +160,7 @@ class Ledger:
         ends = [
             attempt.ended_at - since
             for job_id in job_ids
+            if not self._scene.tap.histories[job_id].stopped
             for attempt in self._scene.tap.histories[job_id].attempts
             if attempt.ended_at and attempt.taken_at <= since <= attempt.ended_at
         ]

@@ -1,7 +1,7 @@
 """What a worker could leave on the machine: processes, shared memory, files, listening ports.
 
-Other programs use this machine, too: what counts is what a run's own processes left. They are known by a
-mark in their environment, and shared memory by nobody living having it mapped.
+Other programs use this machine, too: what counts is what a run's own processes, known by a mark in their
+environment, have had open.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from worker_vllm.emulator.processes import command_line
@@ -69,23 +68,15 @@ def open_ports() -> set[int]:
     return {port for port, _ in _listeners()}
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What lay in shared memory before a run."""
+def shared_memory(pids: Iterable[int]) -> set[str]:
+    """Names in /dev/shm that these processes have mapped."""
+    maps = "".join(_bytes(f"/proc/{pid}/maps").decode(errors="replace") for pid in pids)
+    return set(re.findall(rf"{SHARED_MEMORY}/(\S+)", maps))
 
-    shared: frozenset[str]
 
-    @classmethod
-    def now(cls) -> Machine:
-        return cls(frozenset(_names(SHARED_MEMORY)))
-
-    def new_shared_memory(self) -> list[str]:
-        """Names that have come since and that no living process has mapped or open."""
-        names = set(_names(SHARED_MEMORY)) - self.shared
-        if not names:
-            return []
-        used = "".join(_bytes(f"/proc/{pid}/maps").decode(errors="replace") for pid in _processes())
-        return sorted(name for name in names if f"{SHARED_MEMORY}/{name}" not in used)
+def existing_shared_memory() -> set[str]:
+    """All names in /dev/shm."""
+    return {entry.name for entry in SHARED_MEMORY.iterdir()}
 
 
 def files_below(folder: Path) -> list[str]:
@@ -105,11 +96,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def _processes() -> list[int]:
-    return [int(name) for name in _names(Path("/proc")) if name.isdigit()]
-
-
-def _names(folder: Path) -> list[str]:
-    return [entry.name for entry in folder.iterdir()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _listdir(folder: str) -> list[Path]:

@@ -18,6 +18,7 @@ JOB_SECONDS = 240.0
 """No job may take longer from its first sending to its end, restarts of the worker included."""
 TOO_SLOW_MS = 2000
 BUSY_JOBS = 4
+STRIKE_OUT_SECONDS = 15.0
 ALL_ROUTES = ("job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping")
 
 
@@ -34,6 +35,7 @@ async def run(target: Target, plan: Plan) -> Ledger:
         try:
             await asyncio.gather(*(_client(scene, ledger, entries) for _ in range(CLIENTS)))
             await happenings
+            await _strike_out(scene)
         finally:
             happenings.cancel()
         ledger.seconds = time.monotonic() - began
@@ -148,6 +150,13 @@ async def _busy(scene: Arena) -> None:
     deadline = time.monotonic() + 20.0
     while len(scene.tap.running(arena.WORKER)) < BUSY_JOBS and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
+
+
+async def _strike_out(scene: Arena) -> None:
+    """Let the faults strike that are still due: an idle worker polls and pings, too."""
+    deadline = time.monotonic() + STRIKE_OUT_SECONDS
+    while any(rule.times for rule in scene.platform.faults.rules) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
 
 
 def _stop_one(scene: Arena) -> None:

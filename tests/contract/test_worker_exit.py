@@ -35,6 +35,8 @@ ENVIRONMENTS = {
     "no app": {"SCRIPT_READY_FAILS": "bad chat template"},
     "slow to get ready": {"SCRIPT_READY_SECONDS": "1.5"},
     "slow to start": {"SCRIPT_START_SECONDS": "60"},
+    "never ready": {"SCRIPT_READY_SECONDS": "60", "SHUTDOWN_GRACE_S": "60"},
+    "slow to clean up": {"SCRIPT_STOP_SECONDS": "60", "SCRIPT_ENGINE_PROCESS": "1"},
 }
 
 
@@ -208,7 +210,25 @@ def test_sigterm_while_the_engine_starts_ends_it_at_once(scenes: dict[str, Scene
     scene.platform.wait_for(lambda: scene.worker.events, 60)
     scene.stop()
     assert scene.exit_code() == 0
-    assert scene.worker.log.splitlines()[-1] == "told to stop while starting"
+    assert scene.worker.log.splitlines()[-1] == "told to stop: ending at once"
+
+
+def test_sigterm_while_the_app_is_prepared_ends_it_too(scenes: dict[str, Scene]) -> None:
+    scene = scenes["never ready"]
+    scene.platform.wait_for(lambda: "prepare the app" in scene.worker.log, 60)
+    scene.stop()
+    assert scene.exit_code() == 0
+    assert not scene.platform.takes
+
+
+def test_a_second_signal_does_not_wait_for_the_engines_clean_up(scenes: dict[str, Scene]) -> None:
+    scene = scenes["slow to clean up"]
+    children = scene.in_service()
+    scene.stop()
+    scene.platform.wait_for(lambda: scene.worker.events[-1]["event"] == "host stopped")
+    scene.stop()
+    assert scene.exit_code() == 0
+    scene.nothing_is_left(children)
 
 
 def test_a_dead_engine_ends_an_idle_worker_even_when_its_clean_up_hangs(

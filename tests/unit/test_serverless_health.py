@@ -91,9 +91,17 @@ def test_exiting_takes_children_grandchildren_and_orphans_along() -> None:
         "health.exit_now(4)",
     )
     assert len(pids) == 3
-    for pid in pids:
-        stat = Path(f"/proc/{pid}/stat")
-        assert not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    deadline = time.monotonic() + 5
+    while any(map(lives, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def lives(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_pythons_resource_tracker_is_left_to_clean_up() -> None:

@@ -141,6 +141,39 @@ async def test_elements_that_are_no_jobs_are_left_alone(caplog: pytest.LogCaptur
     assert "without id or input" in caplog.text
 
 
+@pytest.mark.parametrize(("stopped", "runs"), [(True, 2), (False, 1)])
+async def test_a_job_that_is_handed_over_again_runs_again_only_where_its_run_was_stopped(
+    stopped: bool, runs: int
+) -> None:
+    """A platform that misses a job takes it back with a stop message, and may hand it to the same worker."""
+    begun: list[str] = []
+    again = asyncio.Event()
+
+    async def fetch(session: Any, count: int) -> list[dict[str, Any]]:
+        if begun:
+            await again.wait()
+            again.clear()
+        return [job("a")]
+
+    async def handler(job: dict[str, Any]) -> None:
+        begun.append(job["id"])
+        try:
+            await asyncio.sleep(0.1)
+        finally:
+            await asyncio.sleep(0.05)  # what a cancelled job takes to clean up
+
+    scaler = Scaler({"fetch": fetch, "concurrency": 4, "handler": handler})
+    running = asyncio.get_running_loop().create_task(scaler.run())
+    await asyncio.sleep(0.02)
+    if stopped:
+        scaler.jobs_tasks["a"].cancel()
+    again.set()
+    await asyncio.sleep(0.02)
+    scaler.kill_worker()
+    await asyncio.wait_for(running, 2)
+    assert begun == ["a"] * runs
+
+
 async def test_a_job_that_arrives_with_the_stop_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "LINGER_SECONDS", 0.2)
     arrives = asyncio.Event()

@@ -193,14 +193,23 @@ async def test_a_stop_signal_lets_jobs_go_on_for_the_grace_period_only(heard: li
 
 
 async def test_a_second_signal_ends_the_grace_period(heard: list[int]) -> None:
-    worker = service(FakeHost(), Exits(), grace_seconds=60)
+    exits = Exits()
+    worker = service(FakeHost(), exits, grace_seconds=60)
     await worker.ready()
     job = Job(worker)
     signal.raise_signal(signal.SIGTERM)
     await asyncio.sleep(0)
-    signal.raise_signal(signal.SIGINT)
+    for _ in range(2):  # a third one changes nothing
+        signal.raise_signal(signal.SIGINT)
     await asyncio.wait_for(job.task, 1)
     assert isinstance(job.failure, errors.ShuttingDownError)
+    assert exits.asked == [(60 + 19.0, 5), (19.0, 5)], "the last resort comes earlier, too"
+
+
+def test_a_signal_after_the_loops_end_is_harmless(heard: list[int]) -> None:
+    asyncio.run(service(FakeHost(), Exits()).ready())
+    signal.raise_signal(signal.SIGTERM)
+    assert heard == [signal.SIGTERM]
 
 
 async def test_a_task_of_its_own_that_fails_takes_the_worker_out_of_service(

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from multiprocessing import resource_tracker
 from pathlib import Path
 
+from worker_vllm import scratch
+
 EXIT_STOPPED = 0
 EXIT_ENGINE_DEAD = 4
 EXIT_CUT_OFF = 5
@@ -128,12 +130,14 @@ def adopt_orphans() -> None:
 
 
 def end_children() -> None:
-    """Kill what this process has started, and what that has started. Not Python's resource tracker: it
-    ends with the last of them, and unlinks the shared memory that they have left."""
+    """Kill what this process has started, and what that has started, and remove the files that they have
+    left. Not Python's resource tracker: it ends with the last of them, and unlinks the shared memory that
+    they have left."""
     for pid in _descendants(os.getpid()):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             if _RESOURCE_TRACKER not in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
+    scratch.remove()
 
 
 def end_resource_tracker() -> None:

@@ -156,7 +156,11 @@ class PromptIntake(_Scaler):
             logger.error("the platform sent a job without id or input; it is left alone")
             return
         job.pop("self", None)  # the SDK makes keyword arguments of a job's keys
-        if job["id"] in self.jobs_tasks:
+        if (run := self.jobs_tasks.get(job["id"])) is not None:
+            if run.cancelling():
+                # stopped, perhaps because the platform took it back: what it hands over now is a new run
+                run.add_done_callback(lambda _: self._begin(session, job))
+                return
             logger.warning("the platform sent a job again that is running; one run answers both")
             return
         # Through the SDK's queue, because its handle_job() settles accounts with it.

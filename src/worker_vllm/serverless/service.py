@@ -12,6 +12,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Protocol
 
@@ -213,9 +214,10 @@ class Service:
             previous = signal.getsignal(number)
 
             def hear(signum: int, frame: FrameType | None, previous: Any = previous) -> None:
-                if callable(previous):
-                    previous(signum, frame)
-                loop.call_soon_threadsafe(self._stop)
+                with suppress(RuntimeError):  # the loop has just been closed, and the process is ending
+                    if callable(previous):
+                        previous(signum, frame)
+                    loop.call_soon_threadsafe(self._stop)
 
             signal.signal(number, hear)
 
@@ -229,14 +231,20 @@ class Service:
             logger.info(
                 "stopping: no new jobs; %d running may take %g s", len(self.jobs), self._grace_seconds
             )
-            self._resort_to_exit(
-                self._grace_seconds + FAIL_SECONDS + STOP_SECONDS,
-                # the stock SDK waits for its long polls long after the last job
-                lambda: health.EXIT_CUT_OFF if len(self.jobs) else health.EXIT_STOPPED,
-            )
+            self._be_cut_off_after(self._grace_seconds)
             asyncio.get_running_loop().call_later(self._grace_seconds, self._give_up)
         else:
+            if self._stop_signals == 2:
+                self._be_cut_off_after(0)
             self._give_up()
+
+    def _be_cut_off_after(self, grace_seconds: float) -> None:
+        """Have an end to the stop, whatever hangs."""
+        self._resort_to_exit(
+            grace_seconds + FAIL_SECONDS + STOP_SECONDS,
+            # the stock SDK waits for its long polls long after the last job
+            lambda: health.EXIT_CUT_OFF if len(self.jobs) else health.EXIT_STOPPED,
+        )
 
     def _give_up(self) -> None:
         if len(self.jobs):

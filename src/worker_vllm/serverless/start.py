@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from worker_vllm import settings
+from worker_vllm import children, scratch, settings
 from worker_vllm.errors import StartupFailure
 from worker_vllm.phases import Phases
 from worker_vllm.serverless import checks, health, log, sdk, service, sign
@@ -126,19 +126,27 @@ def run(
     with phases.phase("check the machine"):
         for warning in checks.check_machine():
             logger.warning("%s", warning)
-    with _stop_signals_end_the_process():
+    with _stop_signals_end_the_process(lambda: health.EXIT_STOPPED):
         configuration = bring(configuration, environ, phases)
-    configuration.apply_environment(environ)
+        configuration.apply_environment(environ)
+        with phases.phase("start the engine"):
+            engines = _start(configuration, environ, start)
+        return _serve(configuration.worker, engines, phases, signs)
+
+
+def _start(
+    configuration: Configuration,
+    environ: MutableMapping[str, str],
+    start: Callable[[Configuration, MutableMapping[str, str]], Engines],
+) -> Engines:
     # the engine's processes inherit the environment as it is while they are started
-    withheld = configuration.secrets_withheld(environ)
-    with _stop_signals_end_the_process(), phases.phase("start the engine"), withheld:
+    with configuration.secrets_withheld(environ), scratch.in_use(environ), children.tied():
         try:
-            engines = start(configuration, environ)
+            return start(configuration, environ)
         except StartupFailure:
             health.end_children()
             health.end_resource_tracker()  # what it says about the engine's remains comes before the summary
             raise
-    return _serve(configuration.worker, engines, phases, signs)
 
 
 def stays_up(failure: StartupFailure, environ: Mapping[str, str]) -> bool:
@@ -191,8 +199,13 @@ def _serve(worker: WorkerSettings, engines: Engines, phases: Phases, signs: sign
         _use_uvloop()
         serve(make_handler(in_service), concurrency=in_service.concurrency, ready=in_service.ready)
     finally:
-        engines.host.stop()
-        health.end_children()
+        # The SDK's handlers talk to a loop that has ended.
+        with _stop_signals_end_the_process(lambda: in_service.exit_code):
+            if in_service.exit_code == health.EXIT_ENGINE_DEAD:
+                # vLLM waits five seconds for a process that hangs, and kills its resource tracker with it
+                health.end_children()
+            engines.host.stop()
+            health.end_children()
         in_service.ended()
     if in_service.startup_failure is not None:
         raise in_service.startup_failure
@@ -210,14 +223,14 @@ def _use_uvloop() -> None:
 
 
 @contextmanager
-def _stop_signals_end_the_process() -> Iterator[None]:
-    """In the block a stop signal ends the process and its children at once. Nothing is lost, since no job
-    has been taken; and unwinding, as an exception would, can wait for minutes in vLLM for an engine that
-    is half up."""
+def _stop_signals_end_the_process(exit_code: Callable[[], int]) -> Iterator[None]:
+    """In the block a stop signal ends the process and its children at once, unless another handler is put
+    in place: the SDK's own is, while jobs are taken. Nothing is lost, since no job is here before or after
+    that; and unwinding, as an exception would, can wait for minutes in vLLM for an engine that is half up."""
 
     def end(*_: object) -> None:
-        os.write(2, b"told to stop while starting\n")  # a logger may be in use by what this interrupts
-        health.exit_now(health.EXIT_STOPPED)
+        os.write(2, b"told to stop: ending at once\n")  # a logger may be in use by what this interrupts
+        health.exit_now(exit_code())
 
     previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
