@@ -135,6 +135,45 @@ def test_weights_that_only_the_configuration_tells_are_never_fatal() -> None:
 
 
 @pytest.mark.parametrize(
+    "variables",
+    [
+        {"DATA_PARALLEL_SIZE": "8", "ENABLE_EXPERT_PARALLEL": "true"},  # the copies share the experts
+        {"HF_OVERRIDES": '{"num_hidden_layers": 4}'},
+        {"LOAD_FORMAT": "dummy"},
+    ],
+)
+def test_what_spreads_or_cuts_the_weights_makes_nothing_fatal(variables: dict[str, str]) -> None:
+    assert "fatal" not in found(examine("deepseek-v3", "8xH200", **variables)).values()
+
+
+def test_layers_that_only_a_draft_needs_make_nothing_fatal() -> None:
+    """DeepSeek V3's files hold 17 GB that vLLM leaves out unless it drafts with them."""
+    share = int(doctor.asked_for("8xH200").devices[0].memory * 0.92)
+    model = facts("deepseek-v3", weights=Weights("safetensors", {"x.safetensors": share * 8}))
+    assert found(examine("deepseek-v3", "8xH200", model=model))["weights-too-large"] == "warning"
+
+
+def test_a_cache_that_several_gpus_share_makes_nothing_fatal() -> None:
+    variables = {"DECODE_CONTEXT_PARALLEL_SIZE": "8", "MAX_MODEL_LEN": "163840"}
+    tight = examine("deepseek-v3", "8xH200", GPU_MEMORY_UTILIZATION="0.61", **variables)
+    assert found(tight)["context-does-not-fit"] == "warning"
+
+
+def test_a_longrope_model_is_served_at_its_first_length() -> None:
+    """Phi-3's 128k variants: vLLM takes 4096 of them unless MAX_MODEL_LEN says otherwise."""
+    rope = {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}
+    config = {
+        **CONFIGS["llama-3.1-8b"],
+        "rope_scaling": rope,
+        "original_max_position_embeddings": 4096,
+    }
+    short = case("llama-3.1-8b", model=facts("llama-3.1-8b", config))
+    assert short.max_model_len == 4096
+    long = case("llama-3.1-8b", model=facts("llama-3.1-8b", config), MAX_MODEL_LEN="100000")
+    assert long.max_model_len == 100_000
+
+
+@pytest.mark.parametrize(
     "variables", [{"CPU_OFFLOAD_GB": "80"}, {"KV_CACHE_MEMORY_BYTES": str(2**34)}, {"QUANTIZATION": "fp8"}]
 )
 def test_what_changes_the_weights_on_the_card_makes_nothing_fatal(variables: dict[str, str]) -> None:

@@ -22,7 +22,7 @@ _MINIMUM: dict[str, Capability] = {
     "experts_int8": (8, 0),
     "torchao": (7, 5),
     "gptq": (6, 0),
-    "gptq_marlin": (7, 5),
+    "gptq_marlin": (6, 0),
     "compressed-tensors": (7, 0),
 }
 _EIGHT_BIT_FLOATS = frozenset({"fp8", "fbgemm_fp8", "modelopt"})
@@ -81,10 +81,18 @@ def _cuda(case: Case, capability: Capability, named: str) -> Iterator[Finding]:
 
 
 def _dtype(case: Case, named: str) -> Iterator[Finding]:
-    if not case.lacks_bfloat16:
-        return
     explicit = str(case.value("dtype") or "auto").lower()
     family = next((name for name in (case.shape.family, case.shape.whole) if name in NO_FLOAT16), None)
+    if not case.lacks_bfloat16:
+        if family and explicit in ("float16", "half"):
+            yield Finding(
+                "fatal",
+                "float16-unstable",
+                f"{case.variable('dtype')}={explicit}, and {family} overflows in float16: vLLM refuses it",
+                "vLLM bars this family from float16",
+                "leave DTYPE away: the card has bfloat16",
+            )
+        return
     if family and explicit in ("auto", "float16", "half", "bfloat16"):
         refused = explicit != "auto"
         yield Finding(

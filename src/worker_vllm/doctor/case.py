@@ -21,6 +21,7 @@ NO_FLOAT16 = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4"})
 """Families that vLLM does not run in float16 (vllm/config/model.py): they overflow."""
 
 BFLOAT16_CAPABILITY = (8, 0)
+_CONTEXT_PARALLEL = ("decode_context_parallel_size", "prefill_context_parallel_size")
 _LARGE = 70 * GIB
 _LARGEST = 160 * GIB
 
@@ -121,6 +122,9 @@ class Case:
 
     def _checkpoint_has_fp8_cache(self) -> bool:
         quantization = self.facts.quantization_config
+        scheme = quantization.get("kv_cache_scheme")
+        if isinstance(scheme, Mapping) and scheme.get("num_bits") == 8:
+            return True
         inner = quantization.get("quantization")
         algorithm = quantization.get("kv_cache_quant_algo")
         if isinstance(inner, Mapping):
@@ -162,6 +166,9 @@ class Case:
         if isinstance(given, int) and given > 0:
             return given
         length = self.shape.max_length
+        # a longrope model is served at the length it was first trained for, unless somebody asks for more
+        if original := self.shape.original_length:
+            return original
         limit = self.facts.tokenizer_config.get("model_max_length")
         if length and isinstance(limit, int) and 0 < limit < length:
             return limit
@@ -179,10 +186,34 @@ class Case:
         return weights.on_each_gpu(
             self.facts,
             self.shape,
-            gpus=self.gpus_per_copy,
+            gpus=self.gpus_per_copy * (self.data_parallel if self._spreads_experts else 1),
             quantization=str(quantization) if quantization else None,
             dtype=self.dtype,
         )
+
+    @property
+    def _spreads_experts(self) -> bool:
+        return bool(self.shape.experts and self.data_parallel > 1 and self.value("enable_expert_parallel"))
+
+    @property
+    def weights_are_certain(self) -> bool:
+        """Whether what the files hold comes to lie on the GPUs, as far as can be told."""
+        elsewhere = any(
+            self.value(name)
+            for name in ("cpu_offload_gb", "offload_group_size", "hf_overrides", "language_model_only")
+        )
+        counted = 2 * weights.count_parameters(self.shape)
+        # files that hold much more than the configuration asks for are converted or left out in part
+        converted = not self.facts.quantization and counted and self.facts.weight_bytes > 1.3 * counted
+        dummy = self.value("load_format") == "dummy"
+        return self.weights.exact and not (elsewhere or converted or dummy or self._spreads_experts)
+
+    @property
+    def surely_loaded(self) -> int:
+        """Bytes of weights that come to lie on each GPU in any case: checkpoints hold layers, for drafting
+        above all, that the configuration does not count and vLLM may leave out."""
+        counted = weights.counted_bytes(self.shape, self.facts.quantization, self.dtype) // self.gpus_per_copy
+        return min(self.weights.bytes, counted or int(0.9 * self.weights.bytes))
 
     @cached_property
     def plan(self) -> CachePlan | None:
@@ -209,7 +240,9 @@ class Case:
     @property
     def cache_is_certain(self) -> bool:
         """Whether the plan can be relied on to the block."""
-        return self.plan is not None and not self.shape.uncertain and not self.value("speculative_config")
+        shared = any((self.value(name) or 1) > 1 for name in _CONTEXT_PARALLEL)
+        fixed = self.value("num_gpu_blocks_override")
+        return self.plan is not None and not (self.shape.uncertain or shared or fixed)
 
     def is_on(self, variable: str) -> bool:
         """Whether a variable that vLLM reads itself is 1 or true."""

@@ -37,7 +37,7 @@ CODES: Mapping[str, str] = {
     "driver-too-old": "the driver's CUDA is older than the one that torch is built for",
     "cuda-without-capability": "the CUDA of this build has no code for the GPU",
     "bfloat16": "the GPU has no bfloat16",
-    "float16-unstable": "the model's family cannot run in float16, and the GPU has no bfloat16",
+    "float16-unstable": "the model's family cannot run in float16",
     "quantization-capability": "the GPU cannot run the quantization",
     "quantization-emulated": "the quantization saves memory only: the GPU has no arithmetic for it",
     "quantization-differs": "QUANTIZATION contradicts the checkpoint",

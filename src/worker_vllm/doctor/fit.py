@@ -35,7 +35,7 @@ def _weights(case: Case, held: memory.Budget) -> Iterator[Finding]:
     if held.fixed_cache or held.cache > 0:
         return
     # without the estimate: only weights that are more than the whole share are certain to fail
-    certain = held.weights_exact and held.weights >= held.share
+    certain = held.weights_exact and case.surely_loaded >= held.share
     working = held.activations + held.graphs
     each = " on each GPU" if case.gpus_per_copy > 1 else ""
     yield Finding(
@@ -82,7 +82,7 @@ def _too_long(case: Case, held: memory.Budget, available: int, length: int) -> I
         return
     needed = case.plan.bytes_for(length)
     # with all the share but the weights for the cache it would still not do
-    most = available if held.fixed_cache else held.share - held.weights
+    most = available if held.fixed_cache else held.share - case.surely_loaded
     certain = needed > most and case.cache_is_certain and (held.weights_exact or held.fixed_cache)
     rounded = longest // 1024 * 1024 or longest
     chosen = case.chosen("max_model_len")
@@ -203,7 +203,7 @@ def _on_the_host(case: Case) -> Iterator[Finding]:
     needed = plan.bytes_for(length)
     if needed > cache:
         yield Finding(
-            "fatal" if case.cache_is_certain else "warning",
+            "fatal" if case.cache_is_certain and plan.longest(cache, length) < 0.9 * length else "warning",
             "context-does-not-fit",
             f"one request of {length:,} tokens needs {_gib(needed)} of KV cache, and there are {_gib(cache)}",
             "VLLM_CPU_KVCACHE_SPACE, or the share of the memory that the worker chose",

@@ -64,7 +64,7 @@ def budget(case: Case) -> Budget | None:
         total=device.memory,
         share=share,
         weights=max(resident, 0),
-        weights_exact=size.exact and not offloaded,
+        weights_exact=case.weights_are_certain,
         weights_source=size.source,
         activations=activations,
         graphs=graphs,

@@ -68,6 +68,7 @@ class ModelShape:
         family: the text model's model_type. whole: the model_type of all of it.
         layers, hidden, heads, kv_heads, head_dim, vocabulary, intermediate: 0 where unknown.
         max_length: the longest context that the model states; None where it states none.
+        original_length: of a longrope model, the length that vLLM serves it at unless told otherwise.
         dtype: what its weights are written in, where it says; quantized weights aside.
         experts, experts_per_token, expert_width: of a mixture of experts; 0 otherwise.
         mla: whether it has multi-head latent attention.
@@ -88,6 +89,7 @@ class ModelShape:
     vocabulary: int
     intermediate: int
     max_length: int | None
+    original_length: int | None
     dtype: str | None
     experts: int
     experts_per_token: int
@@ -142,6 +144,7 @@ def read(config: Config, overrides: object = None) -> ModelShape:
         vocabulary=_whole(text.get("vocab_size") or config.get("vocab_size")),
         intermediate=_intermediate(text, hidden),
         max_length=_max_length(text, family),
+        original_length=_original_length(text),
         dtype=_dtype(config, text),
         experts=_first(text, _EXPERTS),
         experts_per_token=_first(text, _PER_TOKEN),
@@ -218,6 +221,14 @@ def _max_length(text: Config, family: str) -> int | None:
         if kind not in _COUNTED_IN and isinstance(factor, int | float) and math.isfinite(factor):
             scale = float(factor)
     return int(length * scale)
+
+
+def _original_length(text: Config) -> int | None:
+    for parameters in rope_parameters(text):
+        if (parameters.get("rope_type") or parameters.get("type")) == "longrope":
+            name = "original_max_position_embeddings"
+            return _whole(text.get(name)) or _whole(parameters.get(name)) or None
+    return None
 
 
 def _kv_heads(text: Config, heads: int) -> int:

@@ -15,6 +15,8 @@ _VOCABULARY_PADDING = 64
 _PEER_CAPABILITY = (7, 9)
 """Volta and Turing; what users saw die in a pipeline was V100 on PCIe."""
 _SHARED_MEMORY = GIB
+_COPIES_ELSEWHERE = ("data_parallel_size_local", "data_parallel_address", "data_parallel_rank")
+"""Arguments of data parallel over several machines."""
 _RAY_TIMEOUT = "RAY_CGRAPH_get_timeout"
 
 
@@ -91,7 +93,9 @@ def _block(quantization: Any) -> int:
 
 
 def _count(case: Case) -> Iterator[Finding]:
-    there, used = case.hardware.count, case.gpus_per_copy * case.data_parallel
+    there, used = case.hardware.count, case.gpus_per_copy
+    if not any(case.chosen(name) for name in _COPIES_ELSEWHERE):
+        used *= case.data_parallel
     if not there:
         return
     nodes = case.value("nnodes")

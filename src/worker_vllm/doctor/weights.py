@@ -67,10 +67,7 @@ def on_each_gpu(
     stored = facts.weight_bytes if facts.weights.complete else 0
     total, exact, source = stored, bool(stored), "the files' sizes"
     if not stored:
-        parameters = count_parameters(shape)
-        method = facts.quantization or quantization or ""
-        plain = _embedding(shape)
-        total = int(plain * 2 + max(parameters - plain, 0) * _METHOD_BYTES.get(method, _element(dtype)))
+        total = counted_bytes(shape, facts.quantization or quantization, dtype)
         source = "the configuration, as the files' sizes are not known"
     elif quantization in _QUANTIZES_WHILE_LOADING and not facts.quantization:
         plain = min(2 * _embedding(shape), total)
@@ -83,6 +80,13 @@ def on_each_gpu(
         total, exact = total * 2, False
         source = "the files' sizes, doubled because they are loaded as float32"
     return WeightSize(total // gpus, exact and total > 0, source if total else "")
+
+
+def counted_bytes(shape: ModelShape, quantization: str | None, dtype: str) -> int:
+    """Bytes of the language model's weights by its configuration; 0 where the shape is unknown."""
+    parameters, plain = count_parameters(shape), _embedding(shape)
+    each = _METHOD_BYTES.get(quantization or "", _element(dtype))
+    return int(plain * 2 + max(parameters - plain, 0) * each) if parameters else 0
 
 
 def count_parameters(shape: ModelShape) -> int:
