@@ -92,6 +92,7 @@ def test_the_files_are_written_below_the_root_that_is_given(
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert written == {
         "docs/configuration.md",
+        "docs/upgrading.md",
         "worker-config.json",
         ".runpod/hub.json",
         ".runpod/tests.json",

@@ -42,7 +42,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--all", action="store_true", help="show the values that keep their default, too")
-    parser.add_argument("--docs", action="store_true", help="write docs/configuration.md instead")
+    parser.add_argument(
+        "--docs", action="store_true", help="write docs/configuration.md and docs/upgrading.md instead"
+    )
     parser.add_argument(
         "--hub",
         action="store_true",

@@ -26,6 +26,7 @@ from worker_vllm.engine.frontend import Frontend
 from worker_vllm.engine.record import JobRecord, current_record, observe
 from worker_vllm.errors import EngineStartError
 from worker_vllm.media import MediaLimits
+from worker_vllm.phases import Phases
 from worker_vllm.settings import WorkerSettings
 from worker_vllm.vllm_errors import translated
 
@@ -115,7 +116,8 @@ class EngineHost:
             EngineStartError: in the words of the process that failed first.
         """
         caches.keep_on_volume(environ)
-        args = vllm_compat.namespace(configuration)
+        with Phases().phase("import vLLM"):
+            args = vllm_compat.namespace(configuration)
         causes = Causes(environ, vllm_compat.load("DEFAULT_LOGGING_CONFIG"))
         try:
             return cls.from_args(args, _media_limits(configuration.worker))

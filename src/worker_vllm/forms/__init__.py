@@ -7,17 +7,20 @@ import json
 from pathlib import PurePosixPath
 from typing import Any
 
+import worker_vllm
 from worker_vllm.configuration.arguments import ArgumentTable
 from worker_vllm.forms.console import console_form
 from worker_vllm.forms.hub import hub_form, hub_tests
 from worker_vllm.forms.page import page
+from worker_vllm.forms.upgrading import upgrading
 
 DOCS = PurePosixPath("docs/configuration.md")
+UPGRADING = PurePosixPath("docs/upgrading.md")
 
 
 def documents(table: ArgumentTable) -> dict[PurePosixPath, str]:
     """The documentation, by its path in the repository."""
-    return {DOCS: page(table)}
+    return {DOCS: page(table), UPGRADING: upgrading(table, worker_vllm.__version__)}
 
 
 def hub_files(table: ArgumentTable) -> dict[PurePosixPath, str]:

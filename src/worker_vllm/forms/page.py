@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from worker_vllm import env_names, settings, values
+from worker_vllm import env_names, values
 from worker_vllm.configuration.arguments import ArgumentTable
-from worker_vllm.configuration.translations import SPECULATIVE
+from worker_vllm.forms import markdown
 from worker_vllm.forms.catalog import WORKER_GROUPS
 from worker_vllm.forms.entries import REQUIRED, Entry, groups
+from worker_vllm.forms.markdown import code, codes
 
 _INTRODUCTION = """\
 # Configuration
@@ -74,28 +75,9 @@ RunPod checks keys before a job reaches the worker, and there is no port to guar
 _OLD_NAMES = """\
 ## Old names and values
 
-Templates made for earlier workers keep working.
-
-**Other names for the same thing**
-
-{aliases}
-
-**Still translated**: {translated}. `TASK` becomes `RUNNER` and `CONVERT`; `ROPE_SCALING` and `ROPE_THETA`
-become `HF_OVERRIDES`; `GUIDED_DECODING_BACKEND` becomes `STRUCTURED_OUTPUTS_CONFIG`; `WORKER_USE_RAY` becomes
-`DISTRIBUTED_EXECUTOR_BACKEND=ray`; {speculative} become `SPECULATIVE_CONFIG`.
-
-**Values that count as not chosen**, because the forms of the Hub sent them for everybody and they did harm.
-`VLLM_ARG_<NAME>`, `VLLM_EXTRA_ARGS` or the configuration file mean them.
-
-{form_defaults}
-
-`DEFAULT_BATCH_SIZE=50`, `MIN_BATCH_SIZE=1` and `BATCH_SIZE_GROWTH_FACTOR=3` count as not chosen too.
-
-**Gone**, each with one warning
-
-{removed}
-
-**Noise of old forms**, with one line for all of them: {noise}.
+Templates made for earlier workers keep working: [upgrading.md](upgrading.md) tells what each old variable
+does today. Some values count as not chosen, because the old forms sent them for everybody; `VLLM_ARG_<NAME>`,
+`VLLM_EXTRA_ARGS` and the configuration file mean them.
 """
 
 
@@ -109,7 +91,7 @@ def page(table: ArgumentTable) -> str:
         *(_section(title, entries) for title, entries in offered if title in worker_titles),
         "## Arguments of vLLM\n",
         *(_section(title, entries) for title, entries in offered if title not in worker_titles),
-        _old_names(table),
+        _OLD_NAMES,
     ]
     return "\n".join(parts)
 
@@ -117,23 +99,23 @@ def page(table: ArgumentTable) -> str:
 def _introduction(table: ArgumentTable) -> str:
     return _INTRODUCTION.format(
         version=table.version,
-        denied=_table(
-            ("Name", "Why"), ((_code(name), why) for name, why in sorted(env_names.DENIED.items()))
+        denied=markdown.table(
+            ("Name", "Why"), ((code(name), why) for name, why in sorted(env_names.DENIED.items()))
         ),
         true_words="/".join(sorted(values.TRUE_WORDS, key=len, reverse=True)),
         false_words="/".join(sorted(values.FALSE_WORDS, key=len, reverse=True)),
-        zeros=_codes(name.upper() for name in sorted(env_names.ZERO_MEANS_UNSET) if name in table.by_name),
+        zeros=codes(name.upper() for name in sorted(env_names.ZERO_MEANS_UNSET) if name in table.by_name),
     )
 
 
 def _section(title: str, entries: Sequence[Entry]) -> str:
-    rows = ((_code(entry.variable), _values(entry), _default(entry), entry.help) for entry in entries)
-    return f"### {title}\n\n{_table(('Variable', 'Values', 'Default', 'What it does'), rows)}\n"
+    rows = ((code(entry.variable), _values(entry), _default(entry), entry.help) for entry in entries)
+    return f"### {title}\n\n{markdown.table(('Variable', 'Values', 'Default', 'What it does'), rows)}\n"
 
 
 def _values(entry: Entry) -> str:
     if entry.type == "choice":
-        return _codes(choice for choice in entry.choices if choice)
+        return codes(choice for choice in entry.choices if choice)
     return {"text": "text", "number": "number", "boolean": "`true`, `false`"}[entry.type]
 
 
@@ -141,44 +123,4 @@ def _default(entry: Entry) -> str:
     if entry.own_default in (None, "", [], {}) or entry.variable == REQUIRED:
         return ""
     shown = str(entry.own_default).lower() if isinstance(entry.own_default, bool) else str(entry.own_default)
-    return _code(shown)
-
-
-def _old_names(table: ArgumentTable) -> str:
-    known = {argument.variable for argument in table.arguments}
-    aliases = [
-        (_code(other), _code(names[0])) for names in env_names.ALIASES.values() for other in names[1:]
-    ] + [(_code(other), _code(names[0])) for names in settings.NAMES.values() for other in names[1:]]
-    form_defaults = (
-        (_code(f"{name.upper()}={_word(same[0])}"), why)
-        for name, (same, why) in env_names.FORM_DEFAULTS.items()
-    )
-    others = env_names.TRANSLATED - SPECULATIVE.keys()
-    return _OLD_NAMES.format(
-        aliases=_table(("Old", "Today"), aliases),
-        translated=_codes(sorted(others)),
-        speculative=_codes(SPECULATIVE),
-        form_defaults=_table(("Value", "The harm"), form_defaults),
-        removed=_table(
-            ("Variable", "Instead"),
-            ((_code(name), text) for name, text in sorted(env_names.REMOVED.items()) if name not in known),
-        ),
-        noise=_codes(sorted(env_names.FORM_NOISE)),
-    )
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _code(text: str) -> str:
-    return f"`{text}`"
-
-
-def _codes(texts: Iterable[str]) -> str:
-    return ", ".join(map(_code, texts))
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return code(shown)
