@@ -47,11 +47,10 @@ def check_limits(body: Mapping[str, Any]) -> None:
 
 def check_messages(messages: Any, name: str) -> None:
     """Raise RequestError for a conversation of too many messages, or with too many media."""
-    conversations = messages if isinstance(messages, list) else []
-    if not any(isinstance(conversation, list) for conversation in conversations[:1]):
-        conversations = [conversations]
+    if not isinstance(messages, list):
+        return
     media = 0
-    for conversation in conversations:
+    for conversation in (messages, *(item for item in messages if isinstance(item, list))):
         parts = [message for message in conversation if isinstance(message, Mapping)]
         if len(parts) > MAX_MESSAGES:
             raise too_many(name, "messages", len(parts), MAX_MESSAGES)

@@ -30,6 +30,7 @@ from worker_vllm.job_fields import (
 from worker_vllm.job_values import (
     copy_json,
     describe,
+    label,
     measure,
     read_bool,
     read_float,
@@ -131,7 +132,7 @@ class JobInput(BaseModel):
                 raise RequestError("input holds a key that is not text", param="input")
             # Empty means absent for the envelope: the gateway sends openai_input as null, {} or not at all.
             if value is not None and not (name in ENVELOPE_FIELDS and value in ("", {}, [])):
-                given[name] = copy_json(value, name)
+                given[name] = copy_json(value, label(name))
         warnings: list[str] = []
         if "openai_route" in given or "openai_input" in given:
             fields = _route_fields(given, "openai_route", "openai_input", warnings)

@@ -173,6 +173,13 @@ def too_many(param: str, what: str, count: int, limit: int) -> RequestError:
     return RequestError(f"{param} has {count} {what}; the limit is {limit}", param=param)
 
 
+def label(name: str) -> str:
+    """A field's name for a message: as it is where it can be one, else in quotes, short and on one line."""
+    return (
+        name if name.isascii() and name.isprintable() and len(name) <= _SHOWN_CHARACTERS else describe(name)
+    )
+
+
 def describe(value: Any) -> str:
     """What the caller sent, short enough for a message: scalars as JSON, the rest by kind."""
     if isinstance(value, Mapping):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
@@ -113,7 +113,7 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
         raise errors.EngineStartError(_first_line(error)) from error
     try:
         with vllm_processes.forked(config, threads):
-            llm = _observed_engine_class(observe).from_vllm_config(
+            llm = _observed_engine_class(observe, _deadly(config)).from_vllm_config(
                 vllm_config=config,
                 usage_context=load("UsageContext").OPENAI_API_SERVER,
                 # With statistics off a logger of ours would switch them on again.
@@ -155,13 +155,26 @@ def _listen(core: Any, on_message: Callable[[int, Any], None] | None) -> None:
     core.get_output_async = receive_in_turn
 
 
-def _observed_engine_class(observe: Observer) -> Any:
+def _deadly(config: Any) -> Mapping[str, str]:
+    """Sampling parameters that would kill this engine, each with the reason."""
+    if config.lora_config is None or load("current_platform").device_type != "cpu":
+        return {}
+    # 0.32: the adapters' part of the logits is computed for as many rows as there are requests
+    # (lora/punica_wrapper/punica_cpu.py, add_lora_logits), and a prompt has more.
+    return {"prompt_logprobs": "vLLM cannot compute them on a CPU where adapters are enabled (ENABLE_LORA)"}
+
+
+def _observed_engine_class(observe: Observer, deadly: Mapping[str, str]) -> Any:
     base: Any = load("AsyncLLM")
 
     class ObservedAsyncLLM(base):
-        """AsyncLLM whose outputs pass an observer, so that every route is counted in the same way."""
+        """AsyncLLM whose outputs pass an observer, so that every route is counted in the same way, and that
+        refuses what would kill it."""
 
         def generate(self, prompt: Any, sampling_params: Any, request_id: str, **options: Any) -> Any:
+            for name, reason in deadly.items():
+                if getattr(sampling_params, name, None) is not None:
+                    raise load("VLLMValidationError")(f"{name}: {reason}", parameter=name)
             outputs = super().generate(prompt, sampling_params, request_id, **options)
             return observe(outputs, sampling_params, request_id, self._states_of)
 

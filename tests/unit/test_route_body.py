@@ -182,6 +182,7 @@ def test_what_would_stall_other_jobs_is_refused_by_name(body: dict[str, Any], pa
         {"messages": [{"role": "user", "content": [{"type": "text"}] * 300}]},
         {"n": "8", "max_tokens": "100", "seed": -5, "temperature": "warm"},
         {"stop": None, "tools": None, "text": "plain"},
+        {"messages": [[MESSAGE], None, 5, "x"], "input": [MESSAGE, [MESSAGE, [1]]]},
         {"n": "many"},
         {"logprobs": True},
         {"prompt": "a", "n": MAX_N},
