@@ -6,11 +6,12 @@
 #   builder/gpu/bench_h200.sh serve             the same at 135M with `vllm serve` itself beside them
 #   builder/gpu/bench_h200.sh starts            process start to first token, twice each, one at a time
 #   builder/gpu/bench_h200.sh single            one stream, at round trips of 20, 100 and 300 ms
+#   builder/gpu/bench_h200.sh volume            a start with an empty volume, and one with what that left there
 #
 # Variables: OUT (results), EXTRA (holds peer/src/main.py and models/, from builder.gpu.dummy_models), SITE, ROUNDS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-what=${1:?usage: bench_h200.sh table|serve|starts|single [135m|8b]} only=${2:-}
+what=${1:?usage: bench_h200.sh table|serve|starts|single|volume [135m|8b]} only=${2:-}
 OUT=${OUT:-build/bench} EXTRA=${EXTRA:-$PWD/.gpu-extra} SITE=${SITE:-/tmp/site} ROUNDS=${ROUNDS:-2}
 mkdir -p "$OUT"
 logs=$(mktemp -d)
@@ -61,5 +62,19 @@ single)
 *)
   echo "bench_h200.sh: $what: expected table, serve, starts or single" >&2
   exit 2
+  ;;
+volume)
+  unset VLLM_CACHE_ROOT
+  export BASE_PATH=/dev/shm # a file system that is mounted: all that a volume has to be
+  rm -rf "$BASE_PATH/compile-cache"
+  for round in cold warm; do
+    echo "== $round"
+    # what the kernels' libraries keep at home would make the second start warm without a volume
+    HOME=$(mktemp -d) LOAD_FORMAT=dummy MAX_MODEL_LEN=2048 python3 -m worker_vllm local --once --port 0 \
+      --model "$EXTRA/models/dummy-${only:-135m}" --worker-log "$logs/volume-$round.log" | tee "$OUT/volume-$round.txt"
+    grep -hoE 'compiled code is kept.*|torch.compile.*|Graph capturing.*|Directly load.*|init engine.*|in service.*' \
+      "$logs/volume-$round.log" | tee -a "$OUT/volume-$round.txt" || true
+  done
+  du -sh "$BASE_PATH"/compile-cache/*/*/* | tee "$OUT/volume.txt"
   ;;
 esac
