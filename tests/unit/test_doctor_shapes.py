@@ -149,7 +149,7 @@ JSON = st.recursive(
 KEYS = sorted({key for config in CONFIGS.values() for key in (*config, *config.get("text_config", {}))})
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     st.sampled_from(sorted(CONFIGS)),
     st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4),

@@ -62,15 +62,16 @@ def examine(case: Case, more: list[Finding] | None = None) -> Diagnosis:
     Args:
         more: findings that were made on the way to it.
     """
+    pool = fit.smallest_pool(case)
     found = [
         *(more or ()),
         *versions.findings(),
         *compatibility.findings(case),
         *capability.findings(case),
         *topology.findings(case),
-        *fit.findings(case),
+        *fit.findings(case, pool),
     ]
-    return Diagnosis(case, tuple(gravest_first(found)), memory.budget(case), fit.smallest_pool(case))
+    return Diagnosis(case, tuple(gravest_first(found)), memory.budget(case), pool)
 
 
 def before_start(

@@ -16,8 +16,12 @@ _PRICE_OF_SHARING = 0.1
 """What each further GPU adds to a price, as a share: GPUs that share a layer wait for each other."""
 
 
-def findings(case: Case) -> Iterator[Finding]:
-    """What memory says against the case."""
+def findings(case: Case, pool: tuple[int, str] | None = None) -> Iterator[Finding]:
+    """What memory says against the case.
+
+    Args:
+        pool: what `smallest_pool` gave, to recommend where something does not fit.
+    """
     if case.hardware.platform == "cpu":
         yield from _on_the_host(case)
         return
@@ -27,8 +31,8 @@ def findings(case: Case) -> Iterator[Finding]:
     problems = list(_weights(case, held)) or list(_context(case, held))
     yield from problems
     yield from _in_use(case, held)
-    if problems:
-        yield from _better(case)
+    if problems and pool is not None:
+        yield _better(*pool)
 
 
 def _weights(case: Case, held: memory.Budget) -> Iterator[Finding]:
@@ -133,19 +137,16 @@ def _in_use(case: Case, held: memory.Budget) -> Iterator[Finding]:
             return
 
 
-def _better(case: Case) -> Iterator[Finding]:
-    found = smallest_pool(case)
-    if found is not None:
-        count, pool = found
-        kinds = ", ".join(kind.name for kind in gpus.members(pool))
-        yield Finding(
-            "note",
-            "pool",
-            f"the smallest choice of RunPod's that would do: {count} x {pool} ({kinds})",
-            "by flex price per second, with the smallest GPU of each pool; one large GPU goes before several "
-            "small ones where the price is near",
-            f"choose it in the endpoint's settings{f', with {count} GPUs a worker' if count > 1 else ''}",
-        )
+def _better(count: int, pool: str) -> Finding:
+    kinds = ", ".join(kind.name for kind in gpus.members(pool))
+    return Finding(
+        "note",
+        "pool",
+        f"the smallest choice of RunPod's that would do: {count} x {pool} ({kinds})",
+        "by flex price per second, with the smallest GPU of each pool; one large GPU goes before several "
+        "small ones where the price is near",
+        f"choose it in the endpoint's settings{f', with {count} GPUs a worker' if count > 1 else ''}",
+    )
 
 
 def smallest_pool(case: Case) -> tuple[int, str] | None:

@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -195,6 +196,7 @@ def _peer_access(nvml: Any, handles: list[ctypes.c_void_p]) -> bool | None:
     return True
 
 
+@cache
 def torch_cuda() -> tuple[int, int] | None:
     """The CUDA version that the installed torch is built for; None for a CPU build, or without torch."""
     try:
