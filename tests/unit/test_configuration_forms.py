@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.configurations import CPU, FORMS, VERSIONS, configure, form, table, warnings_about
+from worker_vllm import env_names
 from worker_vllm.configuration import Machine
 from worker_vllm.settings import WorkerSettings
 
@@ -60,7 +61,7 @@ def test_every_variable_of_a_form_does_something_or_is_spoken_of(name: str) -> N
     used = {effective.variable for effective in resolved.chosen().values()}
     used |= {effective.variable for effective in resolved.worker_effective.values()}
     worker = {"DEFAULT_BATCH_SIZE", "DEFAULT_MIN_BATCH_SIZE", "DEFAULT_BATCH_SIZE_GROWTH_FACTOR"}
-    passed_on = {"PYTORCH_ALLOC_CONF", "VLLM_USE_DEEP_GEMM"}
+    passed_on = {"PYTORCH_ALLOC_CONF", "VLLM_USE_DEEP_GEMM", *env_names.PLACES}
     # sent with what an unset variable means: vLLM logs no requests, tools are off, no ray
     same_as_unset = {"DISABLE_LOG_REQUESTS", "GUIDED_DECODING_BACKEND", "WORKER_USE_RAY"}
     sent = {variable for variable, text in form(name).items() if text}

@@ -14,8 +14,7 @@ from worker_vllm.forms.upgrading import TRANSLATED, variables
 
 ROWS = dict(variables(table()))
 OWN = {name for setting in settings.WorkerSettings.model_fields for name in settings.names(setting)[:1]}
-# no setting of this worker: they are there for software that stands in the image
-FOREIGN = {"BASE_PATH", "PYTORCH_ALLOC_CONF"}
+FOREIGN = {"PYTORCH_ALLOC_CONF", *env_names.PLACES}
 
 
 def today(name: str) -> str:
