@@ -10,6 +10,8 @@ from worker_vllm.errors import RequestError
 from worker_vllm.job_fields import (
     BODY_INTEGER_LIMITS,
     BODY_LIST_LIMITS,
+    BODY_LISTS_OF_OBJECTS,
+    BODY_OBJECTS,
     BODY_TEXT_LIMITS,
     LISTS_OF_PARTS,
     MAX_INTEGER,
@@ -20,7 +22,7 @@ from worker_vllm.job_fields import (
     MAX_TOOLS,
     MAX_TOOLS_CHARACTERS,
 )
-from worker_vllm.job_values import too_many
+from worker_vllm.job_values import describe, too_many
 from worker_vllm.structured import check_schema_sizes, check_structured_sizes
 
 _SAMPLING = "sampling_params"  # where the token route has what others have at the top
@@ -28,6 +30,7 @@ _SAMPLING = "sampling_params"  # where the token route has what others have at t
 
 def check_limits(body: Mapping[str, Any]) -> None:
     """Raise RequestError, naming the field, for a body beyond a limit."""
+    _check_types(body)
     for name, limit in BODY_LIST_LIMITS.items():
         count = _parts(body, name)
         if count > limit:
@@ -67,6 +70,23 @@ def check_tools(tools: Any) -> None:
     if len(tools) > MAX_TOOLS:
         raise too_many("tools", "items", len(tools), MAX_TOOLS)
     check_schema_sizes({"tools": {"tools": tools}}, MAX_TOOLS_CHARACTERS)
+
+
+def _check_types(body: Mapping[str, Any]) -> None:
+    for name in BODY_OBJECTS:
+        value = body.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise RequestError(f"{name} must be an object, not {describe(value)}", param=name)
+    for name in BODY_LISTS_OF_OBJECTS:
+        value = body.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+            raise RequestError(f"{name} must be a list of objects, not {describe(value)}", param=name)
+    if body.get("structured_outputs") and body.get("allowed_token_ids"):
+        raise RequestError(
+            "structured outputs and allowed_token_ids contradict each other", param="allowed_token_ids"
+        )
 
 
 def _check_sampling(fields: Mapping[str, Any]) -> None:

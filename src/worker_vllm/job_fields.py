@@ -304,6 +304,22 @@ BODY_LIST_LIMITS = {
 }
 """Limits on lists in a route's body."""
 
+BODY_OBJECTS = (
+    "structured_outputs",
+    "response_format",
+    "stream_options",
+    "chat_template_kwargs",
+    "vllm_xargs",
+    "logit_bias",
+    "repetition_detection",
+    "metadata",
+    "sampling_params",
+)
+"""Fields of a route's body that are objects: vLLM's own readers take it for granted, and fail with a 500."""
+
+BODY_LISTS_OF_OBJECTS = ("tools",)
+"""Likewise, lists of objects."""
+
 BODY_TEXT_LIMITS = {
     "stop": MAX_STOP_CHARACTERS,
     "stop_sequences": MAX_STOP_CHARACTERS,

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from worker_vllm import job_fields
 from worker_vllm.job_fields import LARGE_JOB
 from worker_vllm.job_values import measure
+
+_FIELDS = frozenset(
+    (
+        *(name for table in vars(job_fields).values() if isinstance(table, tuple | dict) for name in table),
+        *("input", "stream", "extra_body", "url", "body", "query"),
+    )
+)
 
 
 def is_large(job_input: object) -> bool:
@@ -27,3 +35,9 @@ def asks_for_events(job_input: object) -> bool:
         return False
     places = (job_input, job_input.get("openai_input"), job_input.get("body"))
     return any(isinstance(place, Mapping) and place.get("stream") in (True, "true") for place in places)
+
+
+def known_field(param: str | None) -> str | None:
+    """The field that an error names, for the log, where it is one that jobs have: else it is a caller's text."""
+    root = (param or "").split(".")[0].split("[")[0]
+    return root if root in _FIELDS else None

@@ -107,10 +107,15 @@ class Sampling(BaseModel):
         beam = _beam(params, given)
         if beam is None:
             _check_greedy(params)
+        structured_outputs = read_structured_outputs(given, warnings)
+        if structured_outputs and params.get("allowed_token_ids"):
+            raise RequestError(
+                "structured outputs and allowed_token_ids contradict each other", param="allowed_token_ids"
+            )
         truncate = given.get("truncate_prompt_tokens")
         return cls(
             params={name: value for name, value in params.items() if value is not None},
-            structured_outputs=read_structured_outputs(given, warnings),
+            structured_outputs=structured_outputs,
             truncate_prompt_tokens=None if truncate is None else _truncation(truncate),
             beam=beam,
         )

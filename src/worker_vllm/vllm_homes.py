@@ -34,7 +34,6 @@ HOMES: dict[str, tuple[str, ...]] = {
     "current_platform": ("vllm.platforms",),
     "envs": ("vllm",),
     "build_app": ("vllm.entrypoints.launchers.app", "vllm.entrypoints.openai.api_server"),
-    "current_platform": ("vllm.platforms",),
     "environment_variables": ("vllm.envs",),
     "get_num_threads": ("torch",),
     "global_http_connection": ("vllm.connections",),

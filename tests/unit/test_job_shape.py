@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from worker_vllm.job_shape import asks_for_events, asks_for_route, is_large
+from worker_vllm.job_shape import asks_for_events, asks_for_route, is_large, known_field
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,12 @@ def test_depth_does_not_matter() -> None:
 )
 def test_a_call_of_a_route_is_known_by_its_fields(job_input: Any, route: bool, events: bool) -> None:
     assert (asks_for_route(job_input), asks_for_events(job_input)) == (route, events)
+
+
+@pytest.mark.parametrize(
+    ("param", "known"),
+    [("messages[0]", "messages"), ("structured_outputs.regex", "structured_outputs"), ("top_p", "top_p"),
+     ("my secret", None), ("", None), (None, None)],
+)  # fmt: skip
+def test_the_log_names_fields_that_jobs_have_and_no_others(param: str | None, known: str | None) -> None:
+    assert known_field(param) == known

@@ -193,6 +193,21 @@ def test_one_long_part_is_not_many(body: dict[str, Any]) -> None:
     assert read(body) == body
 
 
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"structured_outputs": 441}, "structured_outputs"),
+        ({"response_format": "json"}, "response_format"),
+        ({"stream_options": True}, "stream_options"),
+        ({"tools": {"a": 1}}, "tools"),
+        ({"tools": [1]}, "tools"),
+        ({"structured_outputs": {"regex": "a"}, "allowed_token_ids": [1]}, "allowed_token_ids"),
+    ],
+)
+def test_what_vllms_own_readers_stumble_over_is_refused(body: dict[str, Any], param: str) -> None:
+    assert refusal(body).param == param
+
+
 @pytest.mark.parametrize("body", ["x", 5, [], [{}], True])
 def test_a_body_is_an_object(body: Any) -> None:
     assert refusal(body).param == "openai_input"

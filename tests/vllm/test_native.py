@@ -113,14 +113,14 @@ async def test_chosen_batch_sizes_are_counts_of_tokens(tiny: EngineHost) -> None
     assert len(items) == 20
 
 
-async def test_logprobs_come_as_json(tiny: EngineHost) -> None:
+async def test_logprobs_come_as_json(demo: EngineHost) -> None:
     params = {"max_tokens": 3, "ignore_eos": True, "logprobs": 2, "prompt_logprobs": 1}
-    (plain,) = await run(tiny, {"prompt": [5, 6, 7], "sampling_params": params})
+    (plain,) = await run(demo, {"prompt": [5, 6, 7], "sampling_params": params})
     positions = plain["choices"][0]["logprobs"]
     assert len(positions) == 3
     assert all(len(position) >= 2 and all(key.isdigit() for key in position) for position in positions)
     assert plain["prompt_logprobs"][0] is None and len(plain["prompt_logprobs"]) == 3
-    items = await run(tiny, {"prompt": [5, 6, 7], "sampling_params": params, "stream": True})
+    items = await run(demo, {"prompt": [5, 6, 7], "sampling_params": params, "stream": True})
     assert sum(len(item["choices"][0].get("logprobs", [])) for item in items) == 3
     assert sum("prompt_logprobs" in item for item in items) == 1
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from worker_vllm.engine.record import JobRecord, current_record
 from worker_vllm.errors import ApplicationError, DeadlineError, InternalError, RequestError, WorkerError
 from worker_vllm.job import JobInput
-from worker_vllm.job_shape import asks_for_events, asks_for_route, is_large
+from worker_vllm.job_shape import asks_for_events, asks_for_route, is_large, known_field
 from worker_vllm.serverless import log
 from worker_vllm.serverless.cancellation import JobLease, Jobs, Limit
 from worker_vllm.serverless.error_event import error_event
@@ -222,7 +222,8 @@ class _Answer:
     def _fail(self, failure: WorkerError) -> None:
         self.record.finished_at = time.monotonic()
         self.record.error_code = failure.code
-        self.record.error_type = f"{failure.type}({failure.param})" if failure.param else failure.type
+        field = known_field(failure.param)
+        self.record.error_type = f"{failure.type}({field})" if field else failure.type
         self.failure = failure
         if failure.fatal:
             self._serving.report(failure)
