@@ -38,6 +38,6 @@ def asks_for_events(job_input: object) -> bool:
 
 
 def known_field(param: str | None) -> str | None:
-    """The field that an error names, for the log, where it is one that jobs have: else it is a caller's text."""
+    """The field that an error names, where jobs have such a field: anything else is a caller's own text."""
     root = (param or "").split(".")[0].split("[")[0]
     return root if root in _FIELDS else None

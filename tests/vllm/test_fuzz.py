@@ -1,4 +1,4 @@
-"""The real engine answers whatever a job holds, or vLLM says what is wrong with it, and it outlives all of it.
+"""The real engine answers whatever a job holds, or vLLM says what is wrong with it, and it outlives all.
 
 In full: FUZZ_CASES=20000. Ten jobs run at once, so that one job's harm to another shows as well.
 """
