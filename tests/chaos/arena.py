@@ -89,7 +89,6 @@ class Arena:
     log: list[tuple[float, str]] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     remains: list[str] = field(default_factory=list)
-    ports: set[int] = field(default_factory=set)
     shared_memory: set[str] = field(default_factory=set)
 
     @property
@@ -174,7 +173,6 @@ class Arena:
     def _look_around(self) -> None:
         """Note what the worker has open; it may write nothing into its working directory."""
         family = [self.pid, *remains.descendants(self.pid)]
-        self.ports |= remains.listening_ports(family)
         self.shared_memory |= remains.shared_memory(family)
         found = remains.files_below(Path(f"/proc/{self.pid}/cwd/"))
         self.remains += [f"in the working directory: {name}" for name in found]
@@ -208,10 +206,11 @@ async def arena(target: Target, seed: int, policy: Policy = POLICY) -> AsyncIter
 
 def _left(scene: Arena, mark: str) -> list[str]:
     """What is there after the end of worker and platform."""
-    found = [f"process {pid}: {remains.command_line(pid)}" for pid in remains.marked(mark)]
+    left = remains.marked(mark)
+    found = [f"process {pid}: {remains.command_line(pid)}" for pid in left]
     found += [f"shared memory: {name}" for name in scene.shared_memory & remains.existing_shared_memory()]
     found += [f"in TMPDIR: {name}" for name in remains.files_below(scene.home / "tmp")]
-    return found + [f"listening port: {port}" for port in scene.ports & remains.open_ports()]
+    return found + [f"listening port: {port}" for port in remains.listening_ports(left)]
 
 
 async def eventually(

@@ -139,6 +139,10 @@ class Ledger:
         return f"with its worker: {attempt.lost}, during {during}"
 
     def _judge_incidents(self) -> None:
+        caused = [incident.exit for incident in self._scene.incidents if incident.exit is not None]
+        for exit in self._scene.pool.exits[:-1]:  # the last one is the run's end
+            if not any(exit is one for one in caused):
+                self._problem("the worker", f"ended unasked: {exit}")
         for incident in self._scene.incidents:
             if incident.exit is None:
                 continue
@@ -193,6 +197,13 @@ class Ledger:
                 f"{entry.seconds:6.2f} s  {'; '.join(ends)}"
             )
         return lines
+
+    def log(self) -> list[str]:
+        """The worker's lines, each with its time, and where each incident began and ended."""
+        lines = list(self._scene.log)
+        lines += [(incident.since, f"=== {incident.name}") for incident in self._scene.incidents]
+        lines += [(incident.until, f"=== end of {incident.name}") for incident in self._scene.incidents]
+        return [f"{at:.2f} {line}" for at, line in sorted(lines, key=lambda entry: entry[0])]
 
     def summary(self) -> list[str]:
         """What happened in all: states, incidents with their figures, faults."""

@@ -63,11 +63,6 @@ def listening_ports(pids: Iterable[int]) -> set[int]:
     return {port for port, inode in _listeners() if inode in inodes}
 
 
-def open_ports() -> set[int]:
-    """TCP ports that anybody on this machine listens on."""
-    return {port for port, _ in _listeners()}
-
-
 def shared_memory(pids: Iterable[int]) -> set[str]:
     """Names in /dev/shm that these processes have mapped."""
     maps = "".join(_bytes(f"/proc/{pid}/maps").decode(errors="replace") for pid in pids)

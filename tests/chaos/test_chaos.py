@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,8 @@ async def survives(target: Target) -> None:
     plan = Plan.make(SEED, target, JOBS, KILLS * (3 if FULL else 1), rounds=JOBS // 100)
     print(f"\nseed {SEED}: CHAOS_SEED={SEED} CHAOS_JOBS={JOBS} repeats this run")
     ledger = await run(target, plan)
+    if "CHAOS_LOG" in os.environ:
+        Path(os.environ["CHAOS_LOG"]).write_text("\n".join(ledger.log()))  # noqa: ASYNC240
     for line in (*ledger.lines(), *ledger.summary(), *ledger.problems):
         print(line)
     assert ledger.problems == []

@@ -144,7 +144,11 @@ class ScriptedEngine:
             for verb, *rest in json.loads(text):
                 self._host.scripted_steps += verb != "step"
                 if verb == "yield":
-                    yield rest[0]
+                    self._host.unfinished_requests -= 1  # an engine works on while its consumer holds a chunk
+                    try:
+                        yield rest[0]
+                    finally:
+                        self._host.unfinished_requests += 1
                 elif verb == "sleep":
                     await asyncio.sleep(rest[0])
                 elif verb == "block":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,26 @@ def test_a_model_that_is_nowhere_ends_the_start_before_an_engine_is_built(
 
     with pytest.raises(ConfigurationError, match="there is no such path on this machine"):
         start.run(configure(MODEL_NAME="/nonexistent"), {}, never)
+
+
+class HangingHost:
+    """An engine whose clean-up waits until its processes are gone."""
+
+    def __init__(self) -> None:
+        self.gone = threading.Event()
+        self.seen: list[bool] = []
+
+    def stop(self) -> None:
+        self.seen.append(self.gone.is_set())
+        assert self.gone.wait(5)
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_an_engine_that_does_not_end_is_killed_before_vllm_kills_its_resource_trackers(
+    monkeypatch: pytest.MonkeyPatch, is_dead: bool
+) -> None:
+    host = HangingHost()
+    monkeypatch.setattr(start, "ENGINE_END_SECONDS", 0.02)
+    monkeypatch.setattr(start.health, "end_children", host.gone.set)
+    start._end(host, is_dead=is_dead)  # type: ignore[arg-type]
+    assert host.seen == [is_dead], "one that is dead is not waited for"

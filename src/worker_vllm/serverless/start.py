@@ -13,6 +13,7 @@ import importlib
 import logging
 import os
 import signal
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ than it can run together starves its neighbours, since RunPod scales up by what 
 
 ANSWERS_AT_ONCE = 8
 """Jobs refused at once by a worker without an engine."""
+
+ENGINE_END_SECONDS = 4.0
+"""How long the engine's processes may take to end; vLLM itself gives them five seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -201,15 +205,26 @@ def _serve(worker: WorkerSettings, engines: Engines, phases: Phases, signs: sign
     finally:
         # The SDK's handlers talk to a loop that has ended.
         with _stop_signals_end_the_process(lambda: in_service.exit_code):
-            if in_service.exit_code == health.EXIT_ENGINE_DEAD:
-                # vLLM waits five seconds for a process that hangs, and kills its resource tracker with it
-                health.end_children()
-            engines.host.stop()
-            health.end_children()
+            _end(engines.host, is_dead=in_service.exit_code == health.EXIT_ENGINE_DEAD)
         in_service.ended()
     if in_service.startup_failure is not None:
         raise in_service.startup_failure
     return in_service.exit_code
+
+
+def _end(host: Host, *, is_dead: bool) -> None:
+    """End the engine. One that hangs is killed here: vLLM, which waits for it longer, kills the resource
+    trackers of its processes along with them, and shared memory stays behind."""
+    patience = threading.Timer(ENGINE_END_SECONDS, health.end_children)
+    patience.daemon = True
+    patience.start()
+    try:
+        if is_dead:
+            health.end_children()
+        host.stop()
+        health.end_children()
+    finally:
+        patience.cancel()
 
 
 def _use_uvloop() -> None:
