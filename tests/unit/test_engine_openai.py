@@ -254,3 +254,10 @@ async def test_fields_of_the_operators_are_refused_until_opened(field: str) -> N
     host.args.kv_transfer_config = {"kv_connector": "x"}
     job = JobInput.parse({"openai_route": CHAT, "openai_input": {field: {"a": 1}}})
     assert [chunk async for chunk in OpenAIvLLMEngine(host, WorkerSettings()).generate(job, "j")] == [{}]
+
+
+async def test_what_the_model_cannot_do_is_the_callers_error() -> None:
+    error = {"message": "not supported", "type": "NotImplementedError", "param": None, "code": 501}
+    with pytest.raises(ApplicationError) as caught:
+        await run(App(JSONResponse({"error": error}, 501)))
+    assert (caught.value.code, caught.value.type) == (400, "NotImplementedError")

@@ -131,4 +131,5 @@ def _refusal(status: int, body: Any) -> ApplicationError:
     if not isinstance(error, Mapping):
         detail = error or body.get("detail") or body.get("message")
         error = {"message": detail if isinstance(detail, str) else None}
-    return ApplicationError(status, error, body)
+    # What this model cannot do is no fault of the server's, though vLLM says 501.
+    return ApplicationError(400 if status == 501 else status, error, body)

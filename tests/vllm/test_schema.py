@@ -1,0 +1,84 @@
+"""vLLM's own description of its routes, as schemathesis reads it, sent job by job through the handler."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+
+from tests.fuzz.driving import Worker, check, errors_logged
+from tests.vllm.driving import is_idle, settles
+from worker_vllm.engine.lifecycle import EngineHost
+from worker_vllm.engine.routes import INFERENCE_ROUTES
+
+CASES = int(os.environ.get("FUZZ_CASES", "300")) // 50
+"""For each route and kind of case."""
+TOGETHER = 10
+
+
+def jobs(app: Any) -> list[dict[str, Any]]:
+    """Cases that keep to the description and cases that break it, for each route that jobs may call."""
+    found: list[dict[str, Any]] = []
+    schema = schemathesis.openapi.from_dict(app.openapi())
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        if operation.path not in INFERENCE_ROUTES:
+            continue
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+
+            @settings(
+                max_examples=CASES,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+                derandomize=True,
+            )
+            @given(operation.as_strategy(generation_mode=mode))
+            def draw(case: Any) -> None:
+                body = case.body if isinstance(case.body, dict) else {}
+                path = case.formatted_path
+                found.append({"route": path, "method": case.method.upper(), "body": _short(body)})
+
+            try:
+                draw()
+            except Exception as error:  # a mode that an operation cannot have: nothing to break
+                if "Unsatisfiable" not in type(error).__name__ and "Skip" not in type(error).__name__:
+                    raise
+    return found
+
+
+def _short(body: dict[str, Any]) -> dict[str, Any]:
+    """The same with short answers, where it asks for any."""
+    limits = {
+        name: 2 for name in ("max_tokens", "max_completion_tokens", "max_output_tokens") if name in body
+    }
+    return {**body, **limits}
+
+
+@pytest.mark.timeout(3600)
+async def test_no_call_that_the_schema_allows_or_forbids_is_a_5xx(tiny: EngineHost) -> None:
+    worker = Worker(tiny)
+    codes: dict[int, int] = {}
+    drawn = await asyncio.to_thread(jobs, tiny.app)
+    for start in range(0, len(drawn), TOGETHER):
+        batch = drawn[start : start + TOGETHER]
+        with errors_logged() as lines:
+            answers = await asyncio.gather(*(asyncio.wait_for(worker.run(job), 60) for job in batch))
+        for job, chunks in zip(batch, answers, strict=True):
+            try:
+                error = check(chunks)
+            except AssertionError as failure:
+                raise AssertionError(f"{failure}\nthe job: {job!r}\nthe log: {lines}") from failure
+            code = error["code"] if error else 200
+            codes[code] = codes.get(code, 0) + 1
+        assert worker.reports == [], batch
+    print(f"{len(drawn)} calls, answers by code: {dict(sorted(codes.items()))}")
+    assert codes.keys() >= {200, 400}
+    assert await settles(tiny, 5.0)
+    assert await is_idle(tiny)
