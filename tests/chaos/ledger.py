@@ -75,6 +75,11 @@ class Ledger:
         for event in self.plan.events:
             if isinstance(event.what, Shot) and not any(map(event.what.is_named, self._scene.tap.hits)):
                 self._problem(event.name, "never struck")
+        deaths = [i.window for i in self._scene.incidents if i.name.startswith("engine")]
+        for at, line in self._scene.log:
+            loud = "Traceback" in line or "never retrieved" in line
+            if loud and not any(since <= at <= until + 0.5 for since, until in deaths):
+                self._problem("the worker's log", f"at {at:.2f}: {line}")
         self.problems += [f"left behind: {what}" for what in self._scene.remains]
         return self.problems
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from worker_vllm.errors import DeadlineError
+from worker_vllm.serverless import cancellation
 from worker_vllm.serverless.delivery import MAX_CHUNK_BYTES, MAX_RESULT_BYTES, Delivery
 
 JOB = {"id": "job/../1"}
@@ -84,3 +86,61 @@ async def test_a_jobs_id_cannot_leave_its_place_in_the_url() -> None:
         "http://p/stream/job%2F..%2F1?x=1&isStream=false",
         "http://p/done/job%2F..%2F1?x=1&isStream=true",
     ]
+
+
+class HoldingPlatform(Platform):
+    """Holds every chunk, and takes results."""
+
+    @asynccontextmanager
+    async def post(self, url: str, *, data: bytes, **options: Any) -> AsyncIterator[Any]:
+        if "/stream/" in url:
+            await asyncio.Event().wait()
+        async with super().post(url, data=data, **options) as response:
+            yield response
+
+
+@pytest.mark.parametrize("fails_at", ["while it is held", "before it is posted"])
+async def test_a_failed_jobs_result_does_not_wait_for_a_chunk_that_the_platform_holds(
+    monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
+    monkeypatch.setattr(cancellation, "ABANDON_SECONDS", 0.02)
+    monkeypatch.setattr(cancellation, "FAREWELL_SECONDS", 0.02)
+    platform, jobs = HoldingPlatform(), cancellation.Jobs()
+    delivery = Delivery("http://p/done/$ID?x=1", "http://p/stream/$ID?x=1")
+
+    async def stream() -> AsyncGenerator[Any, None]:
+        yield EVENT
+
+    async def job() -> None:
+        lease = jobs.open(stream())
+        if fails_at == "before it is posted":
+            jobs.fail_all(DeadlineError("late"))
+        with lease.posting():
+            await delivery.stream_result(platform, {"output": EVENT}, JOB)
+        with lease.posting():
+            await delivery.stream_result(platform, {"output": "the stream is cut: not posted"}, JOB)
+        await delivery.send_result(platform, {"error": "late"}, JOB, is_stream=True)
+
+    task = asyncio.create_task(job())
+    await asyncio.sleep(0.01)
+    jobs.fail_all(DeadlineError("late"))
+    await asyncio.wait_for(task, 2)
+    assert [body for _, body in platform.posts] == [{"error": "late"}]
+
+
+async def test_a_cancelled_job_does_not_wait_for_a_chunk_either() -> None:
+    jobs = cancellation.Jobs()
+    delivery = Delivery("http://p/done/$ID?x=1", "http://p/stream/$ID?x=1")
+
+    async def stream() -> AsyncGenerator[Any, None]:
+        yield EVENT
+
+    async def job() -> None:
+        with jobs.open(stream()).posting():
+            await delivery.stream_result(HoldingPlatform(), {"output": EVENT}, JOB)
+
+    task = asyncio.create_task(job())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait({task}, timeout=1)
+    assert task.cancelled()

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,16 @@ CUT_SECONDS = 0.25
 """How long a job whose time has run out may take to hand over what it has so far: less than the handler
 leaves to the platform's own limit."""
 
+ABANDON_SECONDS = 0.25
+FAREWELL_SECONDS = 1.0
+"""How long the post of a chunk may go on once its job has failed, and how long that of the stream's last
+words may take: the platform may hold them, and the job's result comes after them."""
+
 CutShort = Callable[[], Awaitable[bool] | None]
 """Lets a job's stream end soon with what it has so far; says False, or None at once, where it cannot."""
+
+current_lease: ContextVar[JobLease | None] = ContextVar("current_lease", default=None)
+"""Of the job whose task is running."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +83,7 @@ class Jobs:
             cut_short: called when a limit is reached.
         """
         lease = JobLease(self, stream, limits, on_release, cut_short)
+        current_lease.set(lease)  # in the job's own task, so nobody has to take it back
         if self._refusal is not None:
             lease.fail(self._refusal)
         return lease
@@ -145,6 +155,7 @@ class JobLease:
         self._cut_short = cut_short
         self._late: WorkerError | None = None
         self._ended = asyncio.Event()
+        self._patience: asyncio.Timeout | None = None
         self._cutting: asyncio.Task[None] | None = None
         jobs._add(self)
         task.add_done_callback(self._task_done)
@@ -180,12 +191,20 @@ class JobLease:
     @contextmanager
     def posting(self) -> Iterator[None]:
         """The time in which the handler is suspended at a `yield` and the SDK posts the chunk: cancelling
-        the task now would end the job without a result, so `fail` waits for the handler's return."""
+        the task now would end the job without a result, so `fail` waits for the handler's return (see
+        `offering`)."""
         self._posting = True
         try:
             yield
         finally:
             self._posting = False
+
+    @asynccontextmanager
+    async def offering(self) -> AsyncIterator[None]:
+        """The time in which a chunk of the job is posted. Raises TimeoutError where it goes on although the
+        job has failed."""
+        async with asyncio.timeout(None if self._failure is None else FAREWELL_SECONDS) as self._patience:
+            yield
 
     def fail(self, error: WorkerError) -> None:
         """End the job with `error` as soon as its handler runs again; at once where it waits for the engine.
@@ -193,7 +212,9 @@ class JobLease:
         if self._failure is not None or self._released:
             return
         self._failure = error
-        if not self._posting and self._task is not asyncio.current_task():
+        if self._posting:
+            self._lose_patience()
+        elif self._task is not asyncio.current_task():
             self._interrupting = True
             self._task.cancel()
 
@@ -212,6 +233,11 @@ class JobLease:
         if not self._exhausted:
             self._jobs._close_later(self._stream)
         self._on_release()
+
+    def _lose_patience(self) -> None:
+        if self._patience is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._patience.reschedule(asyncio.get_running_loop().time() + ABANDON_SECONDS)
 
     def _expire(self, late: WorkerError) -> None:
         if self._late is not None or self._failure is not None or self._released:

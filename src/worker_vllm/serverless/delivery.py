@@ -10,6 +10,7 @@ a final result can be lost, and a stream can have a gap that nobody sees (runpod
   twice, left out it may be missing, and the reader of a stream cannot tell. So the stream ends there with
   an error event, while the job goes on and its result holds the whole text. A cut stream that says so is
   the one outcome that misleads nobody.
+* A job that has failed does not wait for a chunk that the platform holds: its result would come too late.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import json
 import logging
 import random
 import time
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import quote
 
 from worker_vllm.errors import OutputTooLargeError, RetryableError, WorkerError
 from worker_vllm.serverless import log
+from worker_vllm.serverless.cancellation import current_lease
 from worker_vllm.serverless.error_event import error_event
 
 MAX_RESULT_BYTES = 20_000_000
@@ -93,7 +96,18 @@ class Delivery:
         """Post one chunk of a job's stream, or end the stream there."""
         if self._chunk_url is None or _stream_is_cut.get():
             return
-        url = _url(self._chunk_url, job, False)
+        lease = current_lease.get()
+        try:
+            async with nullcontext() if lease is None else lease.offering():
+                await self._stream(session, job_data, job, self._chunk_url)
+        except TimeoutError:
+            _stream_is_cut.set(True)
+            logger.warning("job %s has failed while the platform held a chunk of it", _shown(job))
+
+    async def _stream(
+        self, session: Any, job_data: dict[str, Any], job: dict[str, Any], chunk_url: str
+    ) -> None:
+        url = _url(chunk_url, job, False)
         body = _encode(job_data)
         error: WorkerError
         if len(body) > MAX_CHUNK_BYTES:
