@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from contextlib import AsyncExitStack
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -195,6 +198,14 @@ async def test_a_long_ping_is_understood() -> None:
     async with serving() as client:
         reply = await Worker(client).ping(*(f"{index:040d}" for index in range(500)))
         assert reply.status == 200
+
+
+async def test_a_burst_of_connections_waits_and_is_not_dropped() -> None:
+    """A dropped one is tried again after a second, and a first token comes that late (seen with 256 jobs)."""
+    async with serving() as client, AsyncExitStack() as connections:
+        address = urlsplit(client.platform.url)
+        for _ in range(300):  # the server's loop does not get to accept any meanwhile
+            connections.enter_context(socket.create_connection((address.hostname, address.port), timeout=0.5))
 
 
 async def test_a_stop_is_sent_again_while_pings_name_the_job_if_chosen() -> None:

@@ -31,6 +31,9 @@ WORKER_OPERATIONS = frozenset({"job-take", "job-take-batch", "job-stop", "job-st
 SWEEP_INTERVAL_S = 0.1
 SHUTDOWN_S = 1.0
 
+# A burst of jobs opens as many connections at once. aiohttp lets 128 wait and drops the others, and TCP tries
+# again after a second.
+LONGEST_QUEUE = 4096
 # A ping names every running job in its query, which outgrows aiohttp's 8 KB for a line at about 200 jobs.
 LONGEST_LINE_BYTES = 1024 * 1024
 
@@ -105,7 +108,7 @@ class Platform:
             await exits.enter_async_context(self._webhooks)
             await runner.setup()
             exits.push_async_callback(runner.cleanup)
-            site = web.TCPSite(runner, self._host, self._port)
+            site = web.TCPSite(runner, self._host, self._port, backlog=LONGEST_QUEUE)
             await site.start()
             self._port = runner.addresses[0][1]
             sweeper = asyncio.create_task(self._sweep())

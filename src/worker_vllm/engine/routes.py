@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from worker_vllm.errors import RouteForbiddenError, RouteNotFoundError
@@ -126,6 +127,8 @@ class Routes:
 
     def __init__(self, app: Any, tasks: Sequence[str], setting: str) -> None:
         self._routes = app.router.routes
+        # most jobs name the same few routes, and an app has fifty to look through
+        self._match = lru_cache(maxsize=256)(self._match_any)
         self._tasks = ", ".join(tasks)
         words = [word.strip() for word in setting.split(",") if word.strip()]
         self._all_open = "all" in words
@@ -160,7 +163,7 @@ class Routes:
             chunks=declared in _WITH_CHUNKS,
         )
 
-    def _match(self, method: str, path: str) -> tuple[str, str] | None:
+    def _match_any(self, method: str, path: str) -> tuple[str, str] | None:
         """The matching route's declared path and the method to call it with."""
         # Starlette is imported by then: it is in the app.
         from starlette.routing import Match

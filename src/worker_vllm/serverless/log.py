@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from worker_vllm.engine.record import JobRecord
 
 MAX_ID_LENGTH = 128
 MAX_ROUTE_LENGTH = 200
+
+_UNSAFE = re.compile(r"[^!-.0-\[\]-~]")  # all but printable ASCII without the slashes
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +66,7 @@ def one_line(text: object, limit: int) -> str:
 
     Safe for logs, paths, headers and request ids; "-" when nothing is left.
     """
-    shown = "".join(
-        c if c.isascii() and c.isprintable() and c not in " /\\" else "_" for c in str(text)[:limit]
-    )
-    return shown or "-"
+    return _UNSAFE.sub("_", str(text)[:limit]) or "-"
 
 
 def one_line_route(route: str) -> str:
