@@ -42,6 +42,7 @@ ROOMS = {
         "job_values",
         "body_limits",
         "prompts",
+        "regex_ways",
         "route_body",
         "routes",
         "sampling",

@@ -118,3 +118,32 @@ def test_load_is_the_sum_over_engines_and_their_fullest_cache() -> None:
     load.note(1, SimpleNamespace(num_running_reqs=2, num_waiting_reqs=0, kv_cache_usage=0.75))
     load.note(0, SimpleNamespace(num_running_reqs=4, num_waiting_reqs=1, kv_cache_usage=0.25))
     assert (load.running, load.waiting, load.kv_cache_usage) == (6, 1, 0.75)
+
+
+def test_steps_without_statistics_are_counted_alone() -> None:
+    load = EngineLoad()
+    load.note(0, None)
+    load.note(1, None)
+    assert (load.step_count, load.running, load.kv_cache_usage) == (2, 0, 0.0)
+
+
+async def test_a_token_of_any_of_a_jobs_requests_begins_it(record: JobRecord) -> None:
+    host = FakeHost()
+    states = {"a-1": SimpleNamespace(is_prefilling=True), "b-1": SimpleNamespace(is_prefilling=False)}
+    host.llm.output_processor = SimpleNamespace(
+        external_req_ids={"a": ["a-1"], "b": ["b-1", "gone"]}, request_states=states
+    )
+    record.unfinished |= {"a", "unknown"}
+    assert not host.has_begun(record)
+    record.unfinished.add("b")
+    assert host.has_begun(record)
+
+
+async def test_a_job_is_cut_short_by_aborting_what_it_has_in_the_engine(record: JobRecord) -> None:
+    host = FakeHost()
+    assert await host.cut_short(record) is False
+    record.unfinished.add("a")
+    assert await host.cut_short(record) is True
+    assert host.llm.aborted == ["a"]
+    host.llm.errored = True
+    assert await host.cut_short(record) is False

@@ -290,3 +290,10 @@ async def test_what_beam_search_would_ignore_is_refused(extra: dict[str, Any]) -
     params = {"use_beam_search": True, **extra}
     with pytest.raises(RequestError):
         await run(FakeHost(app=completions([])), {"prompt": "a", "sampling_params": params})
+
+
+async def test_a_regular_expression_that_would_stall_the_engine_never_reaches_it() -> None:
+    host = FakeHost()
+    with pytest.raises(RequestError, match="too many ways"):
+        await run(host, {"prompt": "a", "guided_regex": r"(\w{1,20} ?){1,20}"})
+    assert host.llm.started == []

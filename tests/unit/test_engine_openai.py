@@ -261,3 +261,41 @@ async def test_what_the_model_cannot_do_is_the_callers_error() -> None:
     with pytest.raises(ApplicationError) as caught:
         await run(App(JSONResponse({"error": error}, 501)))
     assert (caught.value.code, caught.value.type) == (400, "NotImplementedError")
+
+
+AMBIGUOUS = r"(\w{1,20} ?){1,20}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"structured_outputs": {"regex": AMBIGUOUS}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": AMBIGUOUS}}}},
+        {"tools": [{"function": {"parameters": {"properties": {"a": {"pattern": AMBIGUOUS}}}}}]},
+    ],
+)
+async def test_a_regular_expression_that_would_stall_the_engine_never_reaches_it(
+    body: dict[str, Any],
+) -> None:
+    app = App(JSONResponse({"id": 1}))
+    with pytest.raises(RequestError, match="too many ways"):
+        await run(app, body)
+    assert app.requests == []
+
+
+async def test_a_backend_that_stops_by_itself_gets_every_expression() -> None:
+    app = App(JSONResponse({"id": 1}))
+    host = FakeHost(app=app.asgi)
+    host.args.structured_outputs_config = {"backend": "guidance"}
+    job = JobInput.parse({"openai_input": {"structured_outputs": {"regex": AMBIGUOUS}}})
+    assert [c async for c in OpenAIvLLMEngine(host, WorkerSettings()).generate(job, "job")] == [{"id": 1}]
+
+
+async def test_token_ids_beyond_the_context_never_reach_the_app() -> None:
+    app = App(JSONResponse({"id": 1}), "/v1/completions")
+    with pytest.raises(RequestError, match="100000 tokens") as caught:
+        await run(app, {"prompt": [1] * 100_000}, "/v1/completions")
+    assert (caught.value.param, app.requests) == ("prompt", [])
+    assert await run(app, {"prompt": [1] * 999, "truncate_prompt_tokens": 5}, "/v1/completions") == [
+        {"id": 1}
+    ]

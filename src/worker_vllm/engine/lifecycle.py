@@ -187,6 +187,14 @@ class EngineHost:
         return bool(self.llm.errored)
 
     @property
+    def follows_every_way(self) -> bool:
+        """Whether a regular expression can stall the engine (`regex_ways`): all backends but guidance, which
+        bounds its own work, are taken for xgrammar, vLLM's first choice."""
+        config = getattr(self.args, "structured_outputs_config", None)
+        backend = config.get("backend") if isinstance(config, dict) else getattr(config, "backend", None)
+        return backend != "guidance"
+
+    @property
     def unfinished_requests(self) -> int:
         """Engine requests that have begun and not ended, sequences of one request counted singly."""
         return int(self.llm.output_processor.get_num_unfinished_requests())

@@ -15,6 +15,7 @@ from worker_vllm.engine.outputs import PromptOutputs
 from worker_vllm.engine.record import current_record
 from worker_vllm.errors import InternalError, RequestError, WorkerError
 from worker_vllm.job import JobInput
+from worker_vllm.regex_ways import check_patterns
 from worker_vllm.settings import WorkerSettings
 
 _COMPLETIONS = "/v1/completions"
@@ -75,6 +76,8 @@ class vLLMEngine:
         return self._host.attend(self._items(job, request_id), at_pace=at_pace)
 
     async def _items(self, job: JobInput, request_id: str) -> AsyncGenerator[dict[str, Any], None]:
+        if self._host.follows_every_way:
+            check_patterns(job.sampling.structured_outputs, "structured_outputs")
         requests = await self._requests(job, request_id)
         if job.sampling.beam is not None:
             for request in requests:

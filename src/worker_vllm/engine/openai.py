@@ -15,6 +15,7 @@ from worker_vllm.engine.record import current_record
 from worker_vllm.engine.routes import Route, Routes
 from worker_vllm.errors import ApplicationError, EngineDeadError, InternalError, RequestError, WorkerError
 from worker_vllm.job import JobInput
+from worker_vllm.regex_ways import CONSTRAINING_FIELDS, check_patterns
 from worker_vllm.settings import WorkerSettings
 
 # Fields of a body that run templates, choose processors or name hosts to fetch from, with the argument of
@@ -107,6 +108,9 @@ class OpenAIvLLMEngine:
                 )
                 raise RequestError(message, param=name)
         self._check_length(job.body or {})
+        if self._host.follows_every_way:
+            for name in CONSTRAINING_FIELDS:
+                check_patterns((job.body or {}).get(name), name)
         if route.method in ("GET", "HEAD"):
             return job.body
         body = dict(job.body or {})
