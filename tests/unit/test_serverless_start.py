@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests import repositories
+from tests.cases import facts
 from tests.configurations import configure
+from worker_vllm import doctor
+from worker_vllm.configuration import Machine
 from worker_vllm.errors import ConfigurationError, EngineStartError, StartupFailure
 from worker_vllm.phases import Phases
 from worker_vllm.serverless import start
@@ -50,6 +53,13 @@ def test_what_cannot_work_ends_the_start_before_the_engine_is_built(tmp_path: Pa
     configuration = configure(MODEL_NAME=str(folder), MAX_MODEL_LEN="999999999")
     with pytest.raises(ConfigurationError, match=r"max-model-len: MAX_MODEL_LEN=999999999 is above"):
         start.bring_model(configuration, {}, Phases())
+
+
+def test_weights_larger_than_the_gpu_are_no_fault_that_a_restart_mends() -> None:
+    configuration = configure(MODEL_NAME="big", machine=Machine("cuda", gpus=1))
+    with pytest.raises(EngineStartError, match="weights") as caught:
+        doctor.before_start(configuration, facts("llama-3.3-70b"), {}, doctor.asked_for("1xL4"))
+    assert caught.value.permanent
 
 
 def test_what_may_go_wrong_is_a_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

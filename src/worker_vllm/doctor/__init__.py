@@ -81,7 +81,7 @@ def before_start(
 
     Raises:
         ConfigurationError: it cannot start with these settings, on whatever machine.
-        EngineStartError: it cannot start on this one.
+        EngineStartError: it cannot start on this one, however often it is restarted here.
     """
     # the driver has been looked at (serverless.checks)
     on = replace(on or this_machine(environ), driver_cuda=None)
@@ -90,5 +90,5 @@ def before_start(
         lines = [finding.in_one_line() for finding in fatal]
         if all(finding.code in OF_THE_CONFIGURATION for finding in fatal):
             raise ConfigurationError(lines)
-        raise EngineStartError(" ".join(lines))
+        raise EngineStartError(" ".join(lines), permanent=True)
     return diagnosis
