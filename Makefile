@@ -10,7 +10,7 @@ ARGS ?=
 PEER ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-compat bench lint format lock clean
+.PHONY: help setup run test test-fast chaos test-compat bench lint format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +27,11 @@ test: ## all tests, those that start the real engine too (ARGS="-k name" picks s
 
 test-fast: ## the tests that need no engine and no network, on two cores in a minute
 	$(SETUP) --tests
-	@.venv/bin/python -m pytest -m "not engine and not network" --numprocesses 2 --dist loadfile $(ARGS)
+	@.venv/bin/python -m pytest -m "not engine and not network and not slow" --numprocesses 2 --dist loadfile $(ARGS)
+
+chaos: ## all that can go wrong, in full: 1,000 jobs under kills and faults, a soak, fuzzing (CHAOS_SEED=N: another run)
+	$(SETUP) --tests
+	@CHAOS_JOBS=1000 SOAK_JOBS=10000 FUZZ_CASES=20000 .venv/bin/python -m pytest -s tests/chaos tests/fuzz $(ARGS)
 
 test-compat: ## the contract tests on vLLM 0.28 and 0.30, each in an environment of its own
 	$(SETUP) --tests

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 JOBS = ROOT / "docs" / "jobs.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
+RELIABILITY = ROOT / "docs" / "reliability.md"
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")

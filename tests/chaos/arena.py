@@ -179,12 +179,14 @@ class Arena:
 
 
 @asynccontextmanager
-async def arena(target: Target, seed: int, policy: Policy = POLICY) -> AsyncIterator[Arena]:
+async def arena(
+    target: Target, seed: int = 0, policy: Policy = POLICY, **variables: str
+) -> AsyncIterator[Arena]:
     """A platform and a worker in service; once both are ended, `Arena.remains` says what was left."""
     home = Path(tempfile.mkdtemp(prefix="chaos-"))
     mark = f"CHAOS_MARK={secrets.token_hex(8)}"
     log: list[tuple[float, str]] = []
-    environment = {**target.environment(home), mark.partition("=")[0]: mark.partition("=")[2]}
+    environment = {**target.environment(home), **variables, mark.partition("=")[0]: mark.partition("=")[2]}
     try:
         async with Platform(policy, fault_seed=seed) as platform, aiohttp.ClientSession() as session:
             tap = Tap(platform)

@@ -27,6 +27,8 @@ async def survives(target: Target) -> None:
     assert ledger.problems == []
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600 if FULL else 300)
 async def test_a_scripted_engine_survives_every_fault() -> None:
     await survives(ScriptedTarget())
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.documents import ARCHITECTURE, JOBS, README, ROOT, blocks, rows, section, shape, words
+from tests.documents import ARCHITECTURE, JOBS, README, RELIABILITY, ROOT, blocks, rows, section, shape, words
 from tests.test_architecture import MAY_IMPORT, PACKAGE, ROOMS
 from worker_vllm import errors, job_fields
 from worker_vllm.cli import VERBS
@@ -129,6 +129,20 @@ def test_files_and_folders_that_the_map_names_exist() -> None:
     }
     assert len(paths) > 10
     assert [path for path in paths if not ((PACKAGE / path).exists() or (ROOT / path).exists())] == []
+
+
+# --- docs/reliability.md
+
+
+def test_every_test_that_a_promise_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", RELIABILITY.read_text())
+    assert len(named) > 3
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (ROOT / path).exists() or (f"def {name}(" if name else "") not in (ROOT / path).read_text()
+    ]
+    assert missing == []
 
 
 # --- commands and links

@@ -23,7 +23,7 @@ CUT_SECONDS = 0.25
 """How long a job whose time has run out may take to hand over what it has so far: less than the handler
 leaves to the platform's own limit."""
 
-ABANDON_SECONDS = 0.25
+ABANDON_SECONDS = 0.15
 FAREWELL_SECONDS = 1.0
 """How long the post of a chunk may go on once its job has failed, and how long that of the stream's last
 words may take: the platform may hold them, and the job's result comes after them."""
