@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
+
+from worker_vllm import children
 
 # A parent that forks a child, which forks another one; in a thread where it is told so.
 FAMILY = """
@@ -74,3 +79,13 @@ def test_the_end_of_a_thread_that_forked_is_no_death() -> None:
     for pid in family:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("name", "is_tied"), [("__mp_main__", True), ("handler", False)])
+def test_a_spawned_child_which_runs_the_entry_again_is_tied_there(
+    monkeypatch: pytest.MonkeyPatch, name: str, is_tied: bool
+) -> None:
+    tied: list[bool] = []
+    monkeypatch.setattr(children, "end_with_parent", lambda: tied.append(True))
+    runpy.run_path("src/handler.py", run_name=name)
+    assert bool(tied) is is_tied

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,6 +85,37 @@ def test_a_model_that_is_nowhere_ends_the_start_before_an_engine_is_built(
 
     with pytest.raises(ConfigurationError, match="there is no such path on this machine"):
         start.run(configure(MODEL_NAME="/nonexistent"), {}, never)
+
+
+class Ended(BaseException):
+    """In the place of the process's end."""
+
+
+def test_a_stop_signal_while_the_sdk_loads_ends_the_process_and_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def exit_now(code: int) -> None:
+        raise Ended(code)
+
+    def load() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    host = SimpleNamespace(capacity=1, stop=lambda: None)
+    for name, stub in {"prepare": lambda _: None, "load": load}.items():
+        monkeypatch.setattr(start.sdk, name, stub)
+    monkeypatch.setattr(start.health, "adopt_orphans", lambda: None)
+    monkeypatch.setattr(start.health, "exit_now", exit_now)
+    monkeypatch.setattr(start.health, "end_children", lambda: None)  # this process has some of its own
+    monkeypatch.setattr(start.checks, "check_machine", list)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Ended, match="0"):
+        start.run(
+            configure(MODEL_NAME="a"),
+            {},
+            lambda *_: start.Engines(host, None, None),  # type: ignore[arg-type]
+            bring=lambda configuration, *_: configuration,
+        )
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 class HangingHost:
