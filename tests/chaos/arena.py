@@ -28,6 +28,8 @@ from worker_vllm.emulator.worker_registry import Phase
 
 WORKER = "worker-0"
 START_SECONDS = 180.0
+VICTIMS = {"engine": "EngineCore", "executor": "VLLM::Worker"}
+"""What the processes below the worker call themselves: the scheduler, and the one that holds the model."""
 PAUSE_BEYOND_STALL_SECONDS = 1.0
 LOST_AFTER_SECONDS = 9.0
 
@@ -133,12 +135,12 @@ class Arena:
         )
 
     async def kill(self, name: str) -> Incident:
-        """End the worker, or its engine, in one of the ways of `plan.KILLS`; returns once it serves again."""
+        """End the worker, or its engine, in one of a target's `kills`; returns once it serves again."""
         self._look_around()
         incident = self._begin(name)
         ended = len(self.pool.exits)
         victim, number = name.split()[:2]
-        pid = remains.engine_of(self.pid) if victim == "engine" else self.pid
+        pid = remains.process_of(self.pid, VICTIMS[victim]) if victim in VICTIMS else self.pid
         os.kill(pid, getattr(signal, number))
         if name.endswith("twice"):
             await asyncio.sleep(0.3)

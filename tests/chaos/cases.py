@@ -15,6 +15,7 @@ from worker_vllm import sse
 
 ROOT = Path(__file__).parents[2]
 Kind = Literal["native", "chat", "completions"]
+KILLS = ("engine SIGKILL", "engine SIGSTOP", "worker SIGKILL", "worker SIGTERM", "worker SIGTERM twice")
 
 PROMPTS = (
     "the river",
@@ -44,6 +45,7 @@ class RealTarget:
     tokens = (4, 24, 96)
     endless_tokens = 1900
     stall_seconds = 3.0
+    kills: tuple[str, ...] = (*KILLS, "executor SIGKILL", "executor SIGSTOP")
     metrics_route: str | None = "/metrics"
 
     @property
@@ -83,6 +85,7 @@ class ScriptedTarget:
     tokens = (2, 6, 16)
     endless_tokens = 2000
     stall_seconds = 1.0
+    kills: tuple[str, ...] = KILLS
     metrics_route: str | None = None
 
     @property

@@ -13,10 +13,11 @@ from tests.chaos.cases import Case, read
 from tests.chaos.plan import JobPlan, Plan, Shot
 from tests.chaos.tap import Attempt, History, within
 
-DIES_WITH = {"EngineDeadError": ("engine",), "ServiceUnavailableError": ("worker SIGTERM",)}
+ENGINE = ("engine", "executor")
+DIES_WITH = {"EngineDeadError": ENGINE, "ServiceUnavailableError": ("worker SIGTERM",)}
 """Error types that a job may end with while such an incident goes on; its client sends it again."""
 CUTS_STREAM = ("reset_before", "reset_after", "hold", "status 502")
-EXIT_CODES = {"engine": 4, "worker SIGKILL": 137, "worker SIGTERM": 0}
+EXIT_CODES = {"engine": 4, "executor": 4, "worker SIGKILL": 137, "worker SIGTERM": 0}
 FAIL_SECONDS, EXIT_SECONDS = 5.0, 10.0
 
 
@@ -75,7 +76,7 @@ class Ledger:
         for event in self.plan.events:
             if isinstance(event.what, Shot) and not any(map(event.what.is_named, self._scene.tap.hits)):
                 self._problem(event.name, "never struck")
-        deaths = [i.window for i in self._scene.incidents if i.name.startswith("engine")]
+        deaths = [i.window for i in self._scene.incidents if i.name.startswith(ENGINE)]
         for at, line in self._scene.log:
             loud = "Traceback" in line or "never retrieved" in line
             if loud and not any(since <= at <= until + 0.5 for since, until in deaths):
@@ -156,7 +157,7 @@ class Ledger:
                 self._problem(incident.name, f"exit code {incident.exit.code}, not {code}")
             if incident.exit.left and incident.name != "worker SIGKILL":
                 self._problem(incident.name, f"left {incident.exit.left}")
-            if incident.name.startswith("engine"):
+            if incident.name.startswith(ENGINE):
                 stall = self._scene.target.stall_seconds if "SIGSTOP" in incident.name else 0.0
                 failed, exited = self.failed_seconds(incident.running, incident.since), incident.window
                 if failed > stall + FAIL_SECONDS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +12,6 @@ from worker_vllm.emulator.faults import FaultKind
 Fate = Literal["answered", "cancelled", "refused", "too slow"]
 CANCEL_PHASES = ("queued", "taken", "mid-stream", "posting", "after the end")
 
-KILLS = ("engine SIGKILL", "engine SIGSTOP", "worker SIGKILL", "worker SIGTERM", "worker SIGTERM twice")
 PAUSE, STOP = "everything SIGSTOP, SIGCONT", "stop message"
 TAKES = ("job-take", "job-take-batch")
 
@@ -91,7 +89,7 @@ class Event:
     """Something that happens once so many jobs are settled.
 
     Attributes:
-        what: a kill, PAUSE, STOP, or a `Shot`.
+        what: one of the target's `kills`, PAUSE, STOP, or a `Shot`.
     """
 
     after: int
@@ -109,10 +107,12 @@ class Plan:
     events: tuple[Event, ...]
 
     @classmethod
-    def make(cls, seed: int, target: Target, jobs: int, kills: Sequence[str], rounds: int) -> Plan:
-        """Draw a plan: a tenth of the jobs is cancelled, 3 of 100 are refused or too slow; each kind of
-        fault strikes `rounds` times."""
+    def make(cls, seed: int, target: Target, jobs: int) -> Plan:
+        """Draw a plan: a tenth of the jobs is cancelled, 3 of 100 are refused or too slow. Each kind of kill
+        comes at least once, and once more for 400 jobs; each fault once for 100."""
         dice = random.Random(seed)
+        rounds = max(1, jobs // 100)
+        kills = target.kills * max(1, jobs // 400)
         planned = tuple(_job(dice, number, target) for number in range(jobs))
         what: list[str | Shot] = [*kills, PAUSE, *(STOP for _ in range(3 * rounds))]
         what += [shot for shot in SHOTS for _ in range(rounds)]

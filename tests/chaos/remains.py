@@ -29,10 +29,10 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def engine_of(pid: int) -> int:
-    """The process id of a worker's engine."""
-    (engine,) = [child for child in descendants(pid) if "EngineCore" in command_line(child)]
-    return engine
+def process_of(pid: int, name: str) -> int:
+    """The process id of the one process below a worker that goes by that name."""
+    (found,) = [child for child in descendants(pid) if name in command_line(child)]
+    return found
 
 
 def is_running(pid: int) -> bool:
