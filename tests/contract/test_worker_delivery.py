@@ -103,6 +103,16 @@ def test_a_chunk_whose_fate_is_unknown_ends_the_stream_with_an_error_and_leaves_
     assert len(failing.seen) == 3, "the chunk, its failure, the error event; nothing after"
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_the_last_word_of_a_cut_stream_is_sent_until_it_is_accepted(platform: Platform, status: int) -> None:
+    job_id = f"cut-then-{status}"
+    platform.post_status = Failing("stream", job_id, 502, status, status)
+    platform.offer(chat(job_id, *EVENTS))
+    assert platform.done(job_id) == {"output": [event for _, event in EVENTS]}
+    (last,) = platform.streamed(job_id)
+    assert "interrupted" in last
+
+
 def test_one_jobs_cut_stream_leaves_others_alone(platform: Platform) -> None:
     platform.post_status = Failing("stream", "cut", None)
     platform.offer(native("cut", *TOKENS), native("whole", *TOKENS))

@@ -1,11 +1,10 @@
-"""The platform's job state machine (runpod-platform.md 1.8), synchronous and with a clock that can be
-replaced.
+"""The platform's job state machine (runpod-platform.md 1.8), synchronous, with a clock for tests to replace.
 
     submit -> IN_QUEUE -> IN_PROGRESS -> COMPLETED | FAILED | TIMED_OUT | CANCELLED
                  ^             |
                  +-------------+  its worker was lost (once; the second loss fails it)
 
-Nothing here waits or talks: who must hear of a change is told through the callbacks and `Job.changed`.
+Nothing here waits or talks: the callbacks and `Job.changed` tell who must hear of a change.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class JobQueue:
         self._jobs: dict[str, Job] = {}
         self._waiting: OrderedDict[str, Job] = OrderedDict()
         self._running: dict[str, Job] = {}
-        self._pinging: set[str] = set()
+        self._pinged_at: dict[str, float] = {}
         self._deadlines = Deadlines()
         self._look_for_lost_at = 0.0
 
@@ -184,7 +183,7 @@ class JobQueue:
 
     def seen(self, worker_id: str, job_ids: Iterable[str]) -> None:
         """Note a ping: this worker lives and names these jobs as its own."""
-        self._pinging.add(worker_id)
+        self._pinged_at[worker_id] = self.clock()
         for job_id in job_ids:
             job = self._running.get(job_id)
             if job is not None and job.worker_id == worker_id:
@@ -192,7 +191,7 @@ class JobQueue:
 
     def worker_gone(self, worker_id: str) -> None:
         """The worker's process has ended: its jobs are lost."""
-        self._pinging.discard(worker_id)
+        self._pinged_at.pop(worker_id, None)
         for job in [job for job in self._running.values() if job.worker_id == worker_id]:
             self._lose(job)
 
@@ -217,8 +216,9 @@ class JobQueue:
     def _lose_silent(self, since: float) -> None:
         for job in [job for job in self._running.values() if job.last_seen_at < since]:
             # Only pings can be missed: a worker that has no ping URL (as on the Hub) is not lost so.
-            if job.worker_id in self._pinging:
-                self._stop(job)
+            if (pinged_at := self._pinged_at.get(job.worker_id or "")) is not None:
+                if pinged_at < since:  # one that pings without the job needs no order to drop it
+                    self._stop(job)
                 self._lose(job)
 
     def _apply_deadlines(self, job: Job, now: float) -> None:
@@ -296,4 +296,4 @@ class JobQueue:
 
 
 def _ignore(*_: Any) -> None:
-    """The callback of a queue that nobody listens to."""
+    """Stands for a callback."""

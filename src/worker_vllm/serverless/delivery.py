@@ -122,7 +122,7 @@ class Delivery:
         _stream_is_cut.set(True)
         logger.warning("the stream of job %s ends early (%d); its result is whole", _shown(job), error.code)
         for event in error_event(job_data.get("output"), error.to_error()):
-            await _post(session, url, job, _encode({"output": event}))
+            await self._offer(session, url, job, _encode({"output": event}))
 
     async def _offer(self, session: Any, url: str, job: dict[str, Any], body: bytes) -> bool:
         """Whether the chunk was accepted."""
