@@ -66,19 +66,26 @@ def remove() -> None:
 
 
 def _make(parent: str) -> str | None:
-    """The folder's path; None where it would be too long."""
+    """The folder's path; None where it would be too long, or cannot be made and locked."""
     global _folder, _lock
     if _folder is not None:
         return _folder
     _sweep(parent)
-    folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
-    if len(folder.encode()) > LONGEST_PATH:
+    try:
+        folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
+    except OSError:
+        return None
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        # Held as long as this process or one of its children lives: so the next worker knows what is in use.
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if len(folder.encode()) > LONGEST_PATH:
+            raise OSError
+    except OSError:
+        os.close(lock)
         Path(folder).rmdir()
         return None
-    _folder = folder
-    # Held as long as this process or one of its children lives: by it the next worker knows what is in use.
-    _lock = os.open(folder, os.O_RDONLY)
-    fcntl.flock(_lock, fcntl.LOCK_SH)
+    _folder, _lock = folder, lock
     return folder
 
 

@@ -57,8 +57,19 @@ def test_the_folder_of_a_worker_that_was_killed_goes_and_one_in_use_stays(usual:
     os.close(descriptor)
 
 
-def test_a_path_too_long_for_a_socket_is_not_used(usual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "LONGEST_PATH", 10)
+def fail(*_: object, **__: object) -> None:
+    raise OSError("no locks here")
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [(scratch, "LONGEST_PATH", 10), (fcntl, "flock", fail), (tempfile, "mkdtemp", fail)],
+    ids=["a path too long for a socket", "no locks", "no folder"],
+)
+def test_where_it_cannot_be_the_usual_one_is_used(
+    usual: Path, monkeypatch: pytest.MonkeyPatch, where: object, name: str, value: object
+) -> None:
+    monkeypatch.setattr(where, name, value)
     with scratch.in_use({}):
         assert tempfile.gettempdir() == str(usual)
     assert list(usual.iterdir()) == []
