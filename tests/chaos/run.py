@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from tests.chaos import arena
 from tests.chaos.arena import Arena, eventually
 from tests.chaos.cases import Case, Target
 from tests.chaos.ledger import Entry, Ledger
 from tests.chaos.plan import DELAY_PROBABILITY, DELAY_SECONDS, PAUSE, STOP, JobPlan, Plan, Shot
+from worker_vllm.emulator.faults import Fault, FaultKind
 
 CLIENTS = 20
 MOST_TRIES = 8
@@ -28,7 +30,6 @@ async def run(target: Target, plan: Plan) -> Ledger:
         texts = await exact_texts(scene, plan)
         ledger = Ledger(plan, scene, texts)
         scene.platform.faults.add("delay", ALL_ROUTES, probability=DELAY_PROBABILITY, seconds=DELAY_SECONDS)
-        # What is added for one call goes before what strikes at random.
         began = time.monotonic()
         entries = iter([Entry(job) for job in plan.jobs])
         happenings = asyncio.create_task(_happenings(scene, plan, ledger))
@@ -119,8 +120,7 @@ async def _cancel(scene: Arena, plan: JobPlan, job_id: str) -> str:
                 await asyncio.sleep(0.05)
         case "posting":
             route = "job-stream" if plan.stream else "job-done"
-            held = scene.platform.faults.add("delay", route, contains=job_id, times=1, seconds=0.5)
-            scene.platform.faults.rules.insert(0, scene.platform.faults.rules.pop())
+            held = _strike_next(scene, "delay", (route,), contains=job_id, times=1, seconds=0.5)
             await eventually(lambda: held.hits > 0 or over(), JOB_SECONDS)
             await asyncio.sleep(0.05)
         case "after the end":
@@ -133,8 +133,7 @@ async def _happenings(scene: Arena, plan: Plan, ledger: Ledger) -> None:
     for event in plan.events:
         await eventually(lambda event=event: len(ledger.entries) >= event.after, 1e6)  # type: ignore[misc]
         if isinstance(event.what, Shot):
-            scene.platform.faults.add(event.what.kind, event.what.routes, **event.what.options)
-            scene.platform.faults.rules.insert(0, scene.platform.faults.rules.pop())
+            _strike_next(scene, event.what.kind, event.what.routes, **event.what.options)
             continue
         await _busy(scene)
         if event.what == STOP:
@@ -143,6 +142,14 @@ async def _happenings(scene: Arena, plan: Plan, ledger: Ledger) -> None:
             await scene.pause(PAUSE)
         else:
             await scene.kill(str(event.what))
+
+
+def _strike_next(scene: Arena, kind: FaultKind, routes: tuple[str, ...], **options: Any) -> Fault:
+    """Add a fault that goes before those that strike at random."""
+    faults = scene.platform.faults
+    fault = faults.add(kind, routes, **options)
+    faults.rules.insert(0, faults.rules.pop())
+    return fault
 
 
 async def _busy(scene: Arena) -> None:

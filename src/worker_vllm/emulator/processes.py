@@ -54,3 +54,8 @@ def command_line(pid: int) -> str:
     except OSError:
         return ""
     return words.decode(errors="replace").strip()
+
+
+def is_tracker(pid: int) -> bool:
+    """Whether it is one of Python's resource trackers."""
+    return "multiprocessing.resource_tracker" in command_line(pid)

@@ -12,7 +12,14 @@ import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
-from .processes import MARKER, command_line, die_with_parent, marked_processes, signal_family
+from .processes import (
+    MARKER,
+    command_line,
+    die_with_parent,
+    is_tracker,
+    marked_processes,
+    signal_family,
+)
 
 LONGEST_PARTIAL_LINE_BYTES = 64 * 1024
 OWN_END_S = 0.3
@@ -20,6 +27,9 @@ OWN_END_S = 0.3
 
 ORPHANS_S = 1.0
 """How long they have to end once they are asked to."""
+
+TRACKERS_S = 10.0
+"""How long Python's resource trackers have after them; on a busy machine they need a while."""
 
 LAST_WORDS_S = 2.0
 """How long to read on after a worker's end; its pipe can be held open by a process that escaped."""
@@ -35,7 +45,8 @@ class WorkerProcess:
 
     Attributes:
         last_line: the last line that was not blank; "" when it said nothing.
-        left: command lines of what it had started and not ended, once it has ended.
+        left: command lines of what it had started and not ended, once it has ended; Python's resource
+            trackers left out, which end by themselves when all others have.
     """
 
     def __init__(
@@ -121,16 +132,21 @@ class WorkerProcess:
     async def _clear(self, reader: asyncio.Task[None]) -> None:
         """End what the worker left, and read what was still said.
 
-        Python's resource tracker is among what is left; it unlinks shared memory once its worker is gone, and
-        would leave it behind if it were killed at once.
+        Python's resource trackers are among what is left; they unlink shared memory once their processes are
+        gone, and would leave it behind if they were killed at once.
         """
         assert self._process is not None
         if self._process.returncode is None:  # this run was cancelled
             self.kill()
         await self._process.wait()
-        self.left = tuple(filter(None, map(command_line, await self._wait_for_descendants(OWN_END_S))))
+        left = await self._wait_for_descendants(OWN_END_S)
+        self.left = tuple(words for pid in left if (words := command_line(pid)) and not is_tracker(pid))
         signal_family(self._process.pid, self._mark, signal.SIGTERM)
-        await self._wait_for_descendants(ORPHANS_S)
+        for pid in await self._wait_for_descendants(ORPHANS_S):
+            if not is_tracker(pid):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        await self._wait_for_descendants(TRACKERS_S)
         signal_family(self._process.pid, self._mark, signal.SIGKILL)
         await asyncio.wait([reader], timeout=LAST_WORDS_S)
         reader.cancel()
