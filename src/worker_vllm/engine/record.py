@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from worker_vllm.engine.demand import Demand
-from worker_vllm.engine.line import Place
 
 StatesOf = Callable[[str], Sequence[Any]]
 """vLLM's states of an engine request, by the request's id."""
@@ -34,7 +33,6 @@ class JobRecord:
             job.
         unfinished: ids of engine requests that have begun and not come to their end.
         demand: the reader of a stream that goes at the platform's pace; None for every other job.
-        place: in the line of those on their way to the engine; left when the first request is there.
     """
 
     job_id: str
@@ -50,7 +48,6 @@ class JobRecord:
     error_type: str | None = None
     unfinished: set[str] = field(default_factory=set)
     demand: Demand | None = None
-    place: Place | None = None
 
     def take_usage(self, usage: Any) -> None:
         """Replace the counts by those of an OpenAI `usage` object.
@@ -88,8 +85,6 @@ async def _counted(
     """Runs once per streamed update of every stream: keep it below 2 µs."""
     demand = record.demand if kind == "DELTA" else None
     is_tapped = False
-    if record.place is not None:
-        record.place.leave()
     record.unfinished.add(request_id)
     prompt_is_counted = False
     told: dict[int, int] | None = {} if kind == "CUMULATIVE" else None

@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from worker_vllm.engine.line import Line
 from worker_vllm.engine.record import JobRecord, current_record
 from worker_vllm.errors import ApplicationError, DeadlineError, InternalError, RequestError, WorkerError
 from worker_vllm.job import JobInput
@@ -79,10 +78,8 @@ def make_handler(serving: Serving) -> Handler:
     CancelledError, which only the SDK causes.
     """
 
-    line = Line()
-
     async def handler(job: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        answer = _Answer(serving, line, job)
+        answer = _Answer(serving, job)
         lease = serving.jobs.open(
             answer.chunks(),
             limits=answer.limits(),
@@ -106,7 +103,7 @@ def make_handler(serving: Serving) -> Handler:
 class _Answer:
     """One job's way to its end: its chunks, its record, its failure."""
 
-    def __init__(self, serving: Serving, line: Line, job: dict[str, Any]) -> None:
+    def __init__(self, serving: Serving, job: dict[str, Any]) -> None:
         job_id = log.one_line(job.get("id"), log.MAX_ID_LENGTH)
         self.record = JobRecord(job_id)
         self.failure: WorkerError | None = None
@@ -115,7 +112,6 @@ class _Answer:
         self._begun = False
         self._is_engines = False  # from then on the engine ends a stream that fails with an event of its own
         self._serving = serving
-        self._line = line
         self._job = job
         self._request: JobInput | None = None
         current_record.set(self.record)  # the SDK's task is this job's own, so nobody has to take it back
@@ -136,25 +132,21 @@ class _Answer:
     async def chunks(self) -> AsyncGenerator[Any, None]:
         """The job's chunks as JSON that the SDK can send: it breaks on lone surrogates and emits NaN as
         it is."""
-        self.record.place = place = await self._line.enter()
-        try:
-            job_input = self._job.get("input")
-            if is_large(job_input):
-                request = self._request = await asyncio.to_thread(JobInput.parse, job_input)
-            else:
-                request = self._request = JobInput.parse(job_input)
-            if request.kind == "route":
-                self.record.route = log.one_line_route(request.route)
-            for warning in request.warnings:
-                logger.warning("job %s: %s", self.record.job_id, warning)
-            await self._serving.ready()
-            engine = self._serving.openai if request.kind == "route" else self._serving.native
-            self._is_engines = True
-            async with aclosing(engine.generate(request, self.record.job_id)) as chunks:
-                async for chunk in chunks:
-                    yield clean(chunk)
-        finally:
-            place.leave()
+        job_input = self._job.get("input")
+        if is_large(job_input):
+            request = self._request = await asyncio.to_thread(JobInput.parse, job_input)
+        else:
+            request = self._request = JobInput.parse(job_input)
+        if request.kind == "route":
+            self.record.route = log.one_line_route(request.route)
+        for warning in request.warnings:
+            logger.warning("job %s: %s", self.record.job_id, warning)
+        await self._serving.ready()
+        engine = self._serving.openai if request.kind == "route" else self._serving.native
+        self._is_engines = True
+        async with aclosing(engine.generate(request, self.record.job_id)) as chunks:
+            async for chunk in chunks:
+                yield clean(chunk)
 
     async def next(self, lease: JobLease) -> Any:
         """The next chunk, or `_END` at the stream's end or failure; a failure is noted."""
