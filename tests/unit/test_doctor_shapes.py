@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,6 +148,16 @@ JSON = st.recursive(
     max_leaves=6,
 )
 KEYS = sorted({key for config in CONFIGS.values() for key in (*config, *config.get("text_config", {}))})
+
+
+def test_the_tokenizers_length_counts_for_embedding_models_alone() -> None:
+    """As in vLLM: a Gemma whose tokenizer says 8192 is served with its own 131072 (seen on an H200)."""
+    known = case("llama-3.1-8b", "1xH200")
+    short = replace(known.facts, tokenizer_config={"model_max_length": 512})
+    generating = doctor.Case(short, known.arguments, known.hardware, known.environ)
+    assert generating.max_model_len == 131072
+    embedding = replace(short, config={**short.config, "position_embedding_type": "absolute"})
+    assert doctor.Case(embedding, known.arguments, known.hardware, known.environ).max_model_len == 512
 
 
 @settings(max_examples=30)

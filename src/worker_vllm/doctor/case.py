@@ -169,6 +169,9 @@ class Case:
         # a longrope model is served at the length it was first trained for, unless somebody asks for more
         if original := self.shape.original_length:
             return original
+        # vLLM asks the tokenizer of embedding models alone (ModelConfig.get_and_verify_max_len)
+        if self.shape.text.get("position_embedding_type") != "absolute":
+            return length
         limit = self.facts.tokenizer_config.get("model_max_length")
         if length and isinstance(limit, int) and 0 < limit < length:
             return limit
