@@ -16,6 +16,7 @@ from worker_vllm import scratch
 @pytest.fixture
 def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The temporary folder that the machine has."""
+    scratch.remove()  # another test's worker may have had one
     monkeypatch.setattr(scratch, "LONGEST_PATH", 500)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield tmp_path
