@@ -44,6 +44,8 @@ class RealTarget:
     kinds: tuple[Kind, ...] = ("native", "chat", "completions")
     tokens = (4, 24, 96)
     endless_tokens = 1900
+    too_slow_ms = 2000
+    """Less than RunPod's shortest limit, because the tiny model is through with its context by then."""
     stall_seconds = 3.0
     kills: tuple[str, ...] = (*KILLS, "executor SIGKILL", "executor SIGSTOP")
     metrics_route: str | None = "/metrics"
@@ -84,6 +86,7 @@ class ScriptedTarget:
     kinds: tuple[Kind, ...] = ("native", "chat")
     tokens = (2, 6, 16)
     endless_tokens = 2000
+    too_slow_ms = 5000
     stall_seconds = 1.0
     kills: tuple[str, ...] = KILLS
     metrics_route: str | None = None

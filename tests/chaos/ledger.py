@@ -18,6 +18,8 @@ DIES_WITH = {"EngineDeadError": ENGINE, "ServiceUnavailableError": ("worker SIGT
 """Error types that a job may end with while such an incident goes on; its client sends it again."""
 CUTS_STREAM = ("reset_before", "reset_after", "hold", "status 502")
 EXIT_CODES = {"engine": 4, "executor": 4, "worker SIGKILL": 137, "worker SIGTERM": 0}
+SHORTEST_LIMIT_MS = 5000
+"""RunPod's shortest executionTimeout: the worker gives up half a second before."""
 FAIL_SECONDS, EXIT_SECONDS = 5.0, 10.0
 
 
@@ -104,11 +106,21 @@ class Ledger:
             self._problem(where, f"was refused with {code}")
         if entry.plan.fate == "too slow" and status == "FAILED" and code != 504:
             self._problem(where, f"was too slow and failed with {code}")
+        if entry.plan.fate == "too slow" and status == "TIMED_OUT" and self._could_say_so(last):
+            self._problem(where, "was too slow, and the platform noticed before the worker")
         if entry.cancel_reply and entry.cancel_reply != status:
             self._problem(where, f"answered {entry.cancel_reply} to the cancel and then ended {status}")
         if status == "COMPLETED" and not self._is_exact(entry, last):
             self._problem(where, f"has the wrong text: {last['output']!r:.500}")
         return None
+
+    def _could_say_so(self, job: Mapping[str, Any]) -> bool:
+        """Whether nothing kept the worker from failing a job before the platform's time ran out. A pause
+        does: the platform's clock goes on."""
+        history = self._history(job)
+        last, disturbed = history.attempts[-1], [i.window for i in self._scene.incidents]
+        is_usual = self._scene.target.too_slow_ms >= SHORTEST_LIMIT_MS and not history.faults
+        return is_usual and last.handed and not within(last, disturbed)
 
     def _judge_stream(self, entry: Entry, job: Mapping[str, Any]) -> None:
         """Each attempt's stream is the exact text up to where it ends, and says so where that is not the

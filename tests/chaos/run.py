@@ -18,7 +18,6 @@ CLIENTS = 20
 MOST_TRIES = 8
 JOB_SECONDS = 240.0
 """No job may take longer from its first sending to its end, restarts of the worker included."""
-TOO_SLOW_MS = 2000
 BUSY_JOBS = 4
 STRIKE_OUT_SECONDS = 15.0
 ALL_ROUTES = ("job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping")
@@ -88,7 +87,7 @@ async def _settle(scene: Arena, ledger: Ledger, entry: Entry) -> None:
     job_input = scene.target.job_input(plan.case, stream=plan.stream)
     if plan.fate == "refused":
         job_input["temprature"] = 0
-    policy = {"executionTimeout": TOO_SLOW_MS} if plan.fate == "too slow" else {}
+    policy = {"executionTimeout": scene.target.too_slow_ms} if plan.fate == "too slow" else {}
     for _ in range(MOST_TRIES):
         job_id = await scene.submit(job_input, **policy)
         if plan.fate == "cancelled":
