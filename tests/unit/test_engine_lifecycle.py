@@ -92,18 +92,6 @@ async def test_a_dead_engine_is_not_asked_to_abort(record: JobRecord) -> None:
     assert host.errored
 
 
-async def test_draining_waits_for_the_last_request() -> None:
-    host = FakeHost()
-    assert await host.drain(1)
-    running = host.llm.output_processor
-    running.get_num_unfinished_requests = lambda: 1
-    assert not await host.drain(0.01)
-    draining = asyncio.create_task(host.drain(5))
-    await asyncio.sleep(0)
-    running.get_num_unfinished_requests = lambda: 0
-    assert await draining
-
-
 def test_stopping_twice_stops_once() -> None:
     host = FakeHost()
     host.stop()

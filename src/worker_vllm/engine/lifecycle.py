@@ -40,7 +40,6 @@ GC_THRESHOLD = 50_000
 time. What was there before the first job is frozen."""
 OPEN_FILES = 65_535
 """The soft limit on open files that `vllm serve` asks for: many streams at once need it."""
-DRAIN_POLL_SECONDS = 0.05
 USUAL_TOKENS = 1024
 """Prompt and answer of a usual request, for `EngineHost.capacity`: what a longer context allows is seldom
 used."""
@@ -255,15 +254,6 @@ class EngineHost:
         if record.unfinished and not self.errored:
             await self.llm.abort(list(record.unfinished))
         record.unfinished.clear()
-
-    async def drain(self, timeout_seconds: float) -> bool:
-        """Wait until the engine holds no request; False where the time ran out first."""
-        deadline = asyncio.get_running_loop().time() + timeout_seconds
-        while self.unfinished_requests and not self.errored:
-            if asyncio.get_running_loop().time() >= deadline:
-                return False
-            await asyncio.sleep(DRAIN_POLL_SECONDS)
-        return True
 
     async def close(self) -> None:
         """Leave the app's lifespan. Optional: a loop that is closed properly does it too. Repeatable."""
