@@ -31,6 +31,7 @@ ROOMS = {
         "vllm_homes",
         "addresses",
         "children",
+        "installed",
         "scratch",
     ),
     "media": ("media",),

@@ -7,15 +7,14 @@ addresses and `load` tries them. Nothing is imported until it is asked for.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from worker_vllm import errors
+from worker_vllm import errors, installed
 from worker_vllm.vllm_homes import HOMES, OPTIONAL_HOMES
 
 if TYPE_CHECKING:
@@ -42,20 +41,9 @@ def load(name: str) -> Any:
             continue
     if name in OPTIONAL_HOMES:
         return None
-    raise ImportError(f"vLLM {_version('vllm')} has no {name}; this worker supports vLLM 0.26 to 0.33")
-
-
-def versions() -> dict[str, str]:
-    """Installed versions of vLLM, torch and transformers; "not installed" where one is missing."""
-    return {"vllm": _version("vllm"), "torch": _version("torch"), "transformers": _version("transformers")}
-
-
-def _version(package: str) -> str:
-    # the CPU build goes by another name on PyPI
-    for name in (package, f"{package}-cpu"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    return "not installed"
+    raise ImportError(
+        f"vLLM {installed.vllm_version()} has no {name}; this worker supports vLLM 0.26 to 0.33"
+    )
 
 
 def namespace(configuration: Configuration) -> Namespace:

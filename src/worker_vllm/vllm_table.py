@@ -21,7 +21,7 @@ from importlib import metadata, resources, util
 from pathlib import Path
 from typing import Any
 
-from worker_vllm import errors, vllm_compat
+from worker_vllm import errors, installed, vllm_compat
 from worker_vllm.configuration.arguments import Argument, ArgumentTable
 
 RECORDS = "vllm_fields"
@@ -54,10 +54,10 @@ def installed_table() -> ArgumentTable:
     Raises:
         EngineStartError: there is no vLLM.
     """
-    version = vllm_compat.versions()["vllm"].partition("+")[0]
     if util.find_spec("vllm") is None:
         raise errors.EngineStartError("vLLM is not installed")
-    record = resources.files("worker_vllm").joinpath(RECORDS, f"{version}.json")
+    release = (installed.vllm_version() or "").partition("+")[0]
+    record = resources.files("worker_vllm").joinpath(RECORDS, f"{release}.json")
     if record.is_file():
         table = ArgumentTable.model_validate_json(record.read_bytes())
         if table.fingerprint == fingerprint():
@@ -94,7 +94,7 @@ def read_table() -> ArgumentTable:
             actions.setdefault(action.dest, action)
             flags.setdefault(action.dest, []).append(flag)
     return ArgumentTable(
-        version=vllm_compat.versions()["vllm"],
+        version=installed.vllm_version() or "",
         fingerprint=fingerprint(),
         arguments=tuple(
             _read_argument(parser, action, flags[name], name in engine_fields)

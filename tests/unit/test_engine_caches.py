@@ -21,7 +21,7 @@ def on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(machine, "detect", lambda environ: Machine("gpu", gpus=2))
     monkeypatch.setattr(machine, "gpu_names", lambda: H200)
     monkeypatch.setattr(caches.os.path, "ismount", lambda path: path == tmp_path)
-    monkeypatch.setattr(caches.vllm_compat, "versions", lambda: {"vllm": "0.32.0"})
+    monkeypatch.setattr(caches.installed, "vllm_version", lambda: "0.32.0")
     return {"BASE_PATH": str(tmp_path)}
 
 
@@ -65,8 +65,11 @@ def test_caches_that_need_locks_stay_away_from_a_file_system_without() -> None:
     assert chosen.keys() == caches.VARIABLES.keys() - caches.NEED_LOCKS
 
 
-def test_a_probe_of_this_host_is_not_shared_with_others() -> None:
-    assert "VLLM_CACHE_ROOT" not in caches.variables({"VLLM_SKIP_P2P_CHECK": "0"}, Path("/v"), locks=True)
+@pytest.mark.parametrize(("text", "probes"), [("0", True), ("false", True), ("", True), ("1", False)])
+def test_a_probe_of_this_host_is_not_shared_with_others(text: str, probes: bool) -> None:
+    """vLLM probes for every value but 1 (envs.py)."""
+    chosen = caches.variables({"VLLM_SKIP_P2P_CHECK": text}, Path("/v"), locks=True)
+    assert ("VLLM_CACHE_ROOT" not in chosen) is probes
 
 
 def test_the_environment_gets_the_places_and_the_log_one_line(

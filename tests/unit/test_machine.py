@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from worker_vllm import installed
 from worker_vllm.configuration import machine
 
 
@@ -43,12 +44,7 @@ def test_no_driver_means_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_platform_is_the_builds_or_what_vllm_is_told_to_target(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"vllm": "0.32.0"}
 
-    def version(name: str) -> str:
-        if name not in versions:
-            raise machine.metadata.PackageNotFoundError(name)
-        return versions[name]
-
-    monkeypatch.setattr(machine.metadata, "version", version)
+    monkeypatch.setattr(installed, "version", versions.get)
     monkeypatch.setattr(machine, "_nvml_count", lambda: 2)
     assert machine.detect({}).platform == "gpu"
     assert machine.detect({}).gpus == 2

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from worker_vllm import installed
 from worker_vllm.models import ModelFacts, tokenizer
 
 
@@ -50,11 +51,6 @@ def test_mistrals_tokenizer_needs_its_files() -> None:
 def test_fast_tokens_need_their_package(
     version: str | None, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def installed(_: str) -> str:
-        if version is None:
-            raise tokenizer.metadata.PackageNotFoundError
-        return version
-
-    monkeypatch.setattr(tokenizer.metadata, "version", installed)
+    monkeypatch.setattr(installed, "version", lambda _: version)
     assert len(problems("tokenizer.json", environ={"VLLM_USE_FASTOKENS": "1"})) == count
     assert problems("tokenizer.json", environ={"VLLM_USE_FASTOKENS": "0"}) == []

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from worker_vllm import installed
 from worker_vllm.errors import EngineStartError
 from worker_vllm.serverless import checks
 
@@ -38,7 +39,7 @@ class FakeNvml:
 
 @pytest.fixture
 def torch_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_version", lambda name: {"torch": "2.13.0+cu130", "vllm": "0.32.0"}[name])
+    monkeypatch.setattr(installed, "version", {"torch": "2.13.0+cu130", "vllm": "0.32.0"}.get)
 
 
 def test_a_healthy_machine_has_nothing_to_say(torch_for_cuda_13: None) -> None:
@@ -48,7 +49,7 @@ def test_a_healthy_machine_has_nothing_to_say(torch_for_cuda_13: None) -> None:
 
 
 def test_a_build_for_cpu_does_not_look_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_version", lambda _: "0.32.0+cpu")
+    monkeypatch.setattr(installed, "version", lambda _: "0.32.0+cpu")
     monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail(f"loaded {name}"))
     assert checks.check_machine() == []
 

@@ -18,7 +18,7 @@ def nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, version: str, fingerprint: str) -> None:
-    monkeypatch.setattr(vllm_table.vllm_compat, "versions", lambda: {"vllm": version})
+    monkeypatch.setattr(vllm_table.installed, "vllm_version", lambda: version)
     monkeypatch.setattr(vllm_table, "fingerprint", lambda: fingerprint)
     monkeypatch.setattr(vllm_table.util, "find_spec", lambda name: name)
 

@@ -18,9 +18,10 @@ from worker_vllm.configuration.arguments import Argument, ArgumentTable
 from worker_vllm.engine.lifecycle import EngineHost
 from worker_vllm.env_names import ZERO_MEANS_UNSET
 from worker_vllm.errors import ConfigurationError
+from worker_vllm.installed import vllm_version
 
 CPU = Machine("cpu", free_memory=4 * 1024**3)
-INSTALLED = vllm_compat.versions()["vllm"]
+INSTALLED = vllm_version()
 
 # vLLM takes 0 there while it puts its configuration together, and fails or ignores it later
 ZERO_FAILS_LATER = {

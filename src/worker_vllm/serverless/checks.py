@@ -11,10 +11,10 @@ import os
 import re
 import shutil
 import tempfile
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from worker_vllm import installed
 from worker_vllm.errors import EngineStartError
 
 MIN_FREE_DISK_BYTES = 256 * 1024**2
@@ -39,7 +39,7 @@ def check_machine(shm: Path = Path("/dev/shm"), nvml: Any = None) -> list[str]:
     if not os.access(directory, os.W_OK):
         faults.append(f"{directory} is not writable, and vLLM keeps its sockets there")
     warnings = _space(shm, MIN_FREE_SHM_BYTES, "shared memory") if shm.exists() else []
-    if nvml is not None or _built_for_cuda(_version("vllm")):
+    if nvml is not None or _built_for_cuda(installed.version("vllm") or ""):
         gpu_faults, gpu_warnings = _gpus(nvml)
         faults += gpu_faults
         warnings += gpu_warnings
@@ -69,7 +69,7 @@ def _gpus(nvml: Any) -> tuple[list[str], list[str]]:
             return ["no GPU is visible in this container; give the endpoint a GPU"], []
         if nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(driver)):
             return [], []
-        return [], _driver_age(driver.value, _version("torch"))
+        return [], _driver_age(driver.value, installed.version("torch") or "")
     finally:
         nvml.nvmlShutdown()
 
@@ -94,11 +94,3 @@ def _driver_age(driver: int, torch_version: str) -> list[str]:
 
 def _built_for_cuda(vllm_version: str) -> bool:
     return bool(vllm_version) and not re.search(r"\+(cpu|rocm|xpu|tpu)", vllm_version)
-
-
-def _version(distribution: str) -> str:
-    """Its version, "" where it is not installed; the CPU build of vLLM is a distribution of another name."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
