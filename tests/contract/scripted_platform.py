@@ -286,6 +286,19 @@ def running_worker(
         worker.kill_group()
 
 
+@contextmanager
+def serving(directory: Path, **environment: str) -> Iterator[tuple[Platform, Worker]]:
+    """A platform and a scripted worker that asks it for jobs; both end with the block."""
+    platform = Platform()
+    platform.start()
+    try:
+        with running_worker(platform, directory, **environment) as worker:
+            platform.wait_for(lambda: platform.takes, 60)
+            yield platform, worker
+    finally:
+        platform.stop()
+
+
 def script(*steps: Any) -> str:
     """A job's prompt for the scripted engines."""
     return json.dumps(steps)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.scripted_platform import Platform, Worker, chat, native, running_worker
+from tests.contract.scripted_platform import Platform, Worker, chat, native, serving
 
 STUCK = ["stuck"]
 ITEM = {"choices": [{"tokens": ["x"]}]}
@@ -17,12 +17,8 @@ ABORT_SECONDS = 0.3
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Platform, Worker]]:
-    platform = Platform()
-    platform.start()
-    with running_worker(platform, tmp_path_factory.mktemp("worker"), MAX_CONCURRENCY="4") as worker:
-        platform.wait_for(lambda: platform.takes, 60)
-        yield platform, worker
-    platform.stop()
+    with serving(tmp_path_factory.mktemp("worker"), MAX_CONCURRENCY="4") as running:
+        yield running
 
 
 @pytest.fixture

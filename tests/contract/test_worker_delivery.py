@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.contract.scripted_platform import Platform, Post, Worker, chat, native, running_worker
+from tests.contract.scripted_platform import Platform, Post, Worker, chat, native, running_worker, serving
 
 TOKENS = ["yield", {"choices": [{"tokens": ["a"]}]}], ["yield", {"choices": [{"tokens": ["b"]}]}]
 WHOLE = [chunk for _, chunk in TOKENS]
@@ -17,12 +17,8 @@ EVENTS = ["yield", "data: a\n\n"], ["yield", "data: b\n\n"], ["yield", "data: [D
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Platform, Worker]]:
-    platform = Platform()
-    platform.start()
-    with running_worker(platform, tmp_path_factory.mktemp("worker")) as worker:
-        platform.wait_for(lambda: platform.takes, 60)
-        yield platform, worker
-    platform.stop()
+    with serving(tmp_path_factory.mktemp("worker")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -8,17 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.scripted_platform import Platform, Worker, chat, native, running_worker
+from tests.contract.scripted_platform import Platform, Worker, chat, native, serving
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Platform, Worker]]:
-    platform = Platform()
-    platform.start()
-    with running_worker(platform, tmp_path_factory.mktemp("worker")) as worker:
-        platform.wait_for(lambda: platform.takes, 60)
-        yield platform, worker
-    platform.stop()
+    with serving(tmp_path_factory.mktemp("worker")) as running:
+        yield running
 
 
 @pytest.fixture
