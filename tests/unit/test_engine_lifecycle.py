@@ -64,7 +64,10 @@ async def test_a_job_that_ends_by_itself_leaves_its_background_work_alone(record
     host = FakeHost()
     closed: list[str] = []
     record.unfinished.add("background")
-    assert [chunk async for chunk in host.attend(chunks("a", "b", closed=closed), at_pace=False)] == ["a", "b"]
+    assert [chunk async for chunk in host.attend(chunks("a", "b", closed=closed), at_pace=False)] == [
+        "a",
+        "b",
+    ]
     assert host.llm.aborted == []
     assert closed == ["closed"]
 
