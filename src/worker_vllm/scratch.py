@@ -21,6 +21,9 @@ LONGEST_PATH = 107 - 40
 _VARIABLE = "TMPDIR"
 _INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
+# a few workers may start, and sweep, at the same moment
+_TRIES = 10
+
 _folder: str | None = None
 _lock: int | None = None
 
@@ -71,22 +74,37 @@ def _make(parent: str) -> str | None:
     if _folder is not None:
         return _folder
     _sweep(parent)
-    try:
-        folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
-    except OSError:
-        return None
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        # Held as long as this process or one of its children lives: so the next worker knows what is in use.
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    for _ in range(_TRIES):
+        try:
+            folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
+        except OSError:
+            return None
         if len(folder.encode()) > LONGEST_PATH:
-            raise OSError
+            Path(folder).rmdir()
+            return None
+        if (lock := _locked(folder)) is not None:
+            _folder, _lock = folder, lock
+            return folder
+    return None
+
+
+def _locked(folder: str) -> int | None:
+    """A descriptor that locks the folder as long as this process or one of its children lives: so the next
+    worker knows what is in use. None where it cannot, or where a worker that starts at the same moment has
+    swept the folder away before it was locked."""
+    try:
+        lock = os.open(folder, os.O_RDONLY)
     except OSError:
-        os.close(lock)
-        Path(folder).rmdir()
         return None
-    _folder, _lock = folder, lock
-    return folder
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if os.fstat(lock).st_ino == os.stat(folder).st_ino:  # noqa: PTH116
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
 
 
 def _sweep(parent: str) -> None:

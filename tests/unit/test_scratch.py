@@ -83,3 +83,22 @@ def test_a_forked_child_leaves_the_folder_to_its_parent(usual: Path, monkeypatch
         patch.setattr(os, "getpid", lambda: -1)
         scratch.remove()
     assert folder.exists()
+
+
+def test_a_folder_that_another_worker_sweeps_away_at_once_is_made_again(
+    usual: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = tempfile.mkdtemp
+    made: list[str] = []
+
+    def make_and_lose(*args: str, **options: str) -> str:
+        folder = make(*args, **options)
+        made.append(folder)
+        if len(made) == 1:
+            Path(folder).rmdir()
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
+    with scratch.in_use({}):
+        assert tempfile.gettempdir() == made[1]
+        assert Path(made[1]).is_dir()
