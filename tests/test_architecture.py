@@ -108,7 +108,7 @@ MAY_IMPORT = {
 THIRD_PARTIES = {
     "aiohttp": ("emulator", "bench", "serverless.delivery", "media"),
     "yarl": ("media",),
-    "huggingface_hub": ("models.hub", "models.hub_errors", "models.download"),
+    "huggingface_hub": ("models.hub", "models.hub_errors", "models.download", "models.resume"),
     "openai": ("cli.demo",),
     "psutil": ("bench",),
     "runpod": ("serverless.sdk", "cli.demo"),

@@ -343,6 +343,65 @@ def test_a_cut_connection_is_taken_up_where_it_broke(
     assert hub.store_url not in caplog.text
 
 
+def _part(worker: Worker, data: bytes, name: str = "1234abcd") -> Path:
+    """The beginning of a large file, as a worker that was killed a minute ago leaves it."""
+    blobs = worker.cache / "models--org--model" / "blobs"
+    blobs.mkdir(parents=True, exist_ok=True)
+    path = blobs / f"{hashlib.sha256(b'a' * 50_000).hexdigest()}.{name}.incomplete"
+    path.write_bytes(data)
+    os.utime(path, (time.time() - 60, time.time() - 60))
+    return path
+
+
+def test_what_a_dead_worker_left_of_a_file_is_gone_on_with(
+    hub: FakeHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(NAME, repositories.sharded(size=50_000))
+    _part(worker, b"a" * 10_000, "5678cdef")
+    part = _part(worker, b"a" * 30_000)
+    (download,) = worker.resolve().downloads
+    assert download.bytes_missing() < 75_000  # the disk need not take them twice
+    folder = Path(worker.start().engine["model"].value)
+    assert (folder / repositories.SHARDS[0]).read_bytes() == b"a" * 50_000
+    assert len(hub.asked(r"GET /store/.*bytes=30000-$")) == 1
+    assert len(hub.asked("GET /store/")) == 2
+    assert list(part.parent.glob("*.incomplete")) == []
+
+
+@pytest.mark.parametrize("left", [b"x" * 30_000, b"x" * 50_000])
+def test_a_part_that_is_damaged_is_found_by_the_files_hash_and_fetched_anew(
+    hub: FakeHub, worker: Worker, left: bytes
+) -> None:
+    hub.add(NAME, repositories.sharded(size=50_000))
+    _part(worker, left)
+    folder = Path(worker.start().engine["model"].value)
+    assert (folder / repositories.SHARDS[0]).read_bytes() == b"a" * 50_000
+
+
+def test_a_part_that_may_still_grow_or_is_too_large_is_left_alone(hub: FakeHub, worker: Worker) -> None:
+    hub.add(NAME, repositories.sharded(size=50_000))
+    growing, large = _part(worker, b"a" * 30_000), _part(worker, b"a" * 60_000, "5678cdef")
+    os.utime(growing)
+    folder = Path(worker.start().engine["model"].value)
+    assert (folder / repositories.SHARDS[0]).read_bytes() == b"a" * 50_000
+    assert hub.asked("GET /store/.*bytes=.") == []
+    assert (growing.is_file(), large.is_file()) == (True, False)
+
+
+def test_what_the_hub_librarys_last_attempt_left_is_gone_on_with(
+    hub: FakeHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut is taken up by the library itself, a refusal after it is not."""
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 4096)
+    hub.add(NAME, repositories.sharded(size=50_000))
+    sha = hashlib.sha256(b"a" * 50_000).hexdigest()
+    hub.fail(f"GET /store/{sha}", cut_after=20_000)
+    hub.fail(f"GET /store/{sha}", times=2, status=503)
+    folder = Path(worker.start().engine["model"].value)
+    assert (folder / repositories.SHARDS[0]).read_bytes() == b"a" * 50_000
+    assert len(hub.asked(f"GET /store/{sha}$")) == 1  # from its beginning once
+
+
 def test_a_download_that_failed_goes_on_with_the_files_that_are_missing(hub: FakeHub, worker: Worker) -> None:
     hub.add(NAME, repositories.sharded())
     shard = next(iter(hub.repositories[NAME].commits.values()))[repositories.SHARDS[1]]

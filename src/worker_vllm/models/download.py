@@ -1,9 +1,8 @@
 """Bring a repository's files into a hub cache: the room is looked at first, and progress is told in lines.
 
 The hub library does the downloading: it resumes what a broken connection cut off, keeps whole files of an
-earlier attempt, and locks each file, so that two workers on one volume fetch each once. It does not resume
-inside a file that another process left (each process gives its parts names of its own), so
-those remains are removed.
+earlier attempt, and locks each file, so that two workers on one volume fetch each once. `resume` lets it go
+on inside a file that an earlier attempt or a dead process left; remains that nobody can use are removed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker_vllm.errors import EngineStartError
-from worker_vllm.models import hub_errors
+from worker_vllm.models import hub_errors, resume
 from worker_vllm.models.cache import DEFAULT_REVISION
 from worker_vllm.models.hub import Hub, Listing, RemoteFile
 from worker_vllm.models.hub_errors import Refusal
@@ -78,7 +77,9 @@ class Download:
         return here
 
     def bytes_missing(self) -> int:
-        """Bytes of the files that are not in the cache as a whole."""
+        """Bytes that the disk must still take; the rest of a file where its beginning will be used."""
+        if resume.takes_over():
+            return sum(file.size for file in self.files.values()) - self.bytes_here()
         sizes = _sizes(self.root / "blobs")
         return sum(file.size for name, file in self.files.items() if not self._is_whole(name, sizes))
 
@@ -88,11 +89,16 @@ class Download:
         return file.blob in blobs or _size(self.directory / name) == file.size
 
     def remove_remains(self) -> None:
-        """Remove the parts of files that downloads have left that died."""
-        now = time.time()
-        for path in (self.root / "blobs").glob("*.incomplete"):
+        """Remove the parts of files that dead downloads have left, except for what will be gone on with."""
+        sizes, now = _sizes(self.root / "blobs"), time.time()
+        wanted = {file.blob for file in self.files.values()} if resume.takes_over() else set()
+        for name in (name for name in sizes if name.endswith(".incomplete")):
+            blob = name.partition(".")[0]
+            used = blob in wanted and blob not in sizes
+            path = self.root / "blobs" / name
             with contextlib.suppress(OSError):
-                if now - path.stat().st_mtime > REMAINS_SECONDS:
+                still = now - path.stat().st_mtime
+                if still > (resume.STILL_SECONDS if blob in sizes else REMAINS_SECONDS) and not used:
                     path.unlink()
 
     def run(self, tell_every_seconds: float = TELL_EVERY_SECONDS) -> Path:
@@ -122,6 +128,7 @@ class Download:
         if self._wrong():
             raise self.hub.failure(Refusal("broken"), repository, self.listing.revision)
         self._note_revision()
+        self.remove_remains()
         return self.directory
 
     def _snapshot(self) -> None:
@@ -129,7 +136,7 @@ class Download:
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()  # bars make no lines in a log
-        with _without_addresses():
+        with _without_addresses(), resume.parts_are_used():
             snapshot_download(
                 self.listing.repository,
                 revision=self.listing.commit,
