@@ -13,7 +13,7 @@ def test_pings_name_the_jobs_that_run_and_end_with_the_engine(tmp_path: Path) ->
     platform.start()
     try:
         with running_worker(platform, tmp_path) as worker:
-            platform.wait_for(lambda: platform.pings, 30)
+            platform.wait_for(lambda: platform.pings, 90)
             platform.offer(native("runs", ["sleep", 1.5]))
             platform.wait_for(lambda: platform.pings[-1][1] == "runs", 10)
             platform.offer(native("kills", ["die"], ["stuck"]))
