@@ -284,7 +284,8 @@ def test_each_default_of_the_cpu_can_be_overridden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "heads", "size"), [(2, 32, 2), (4, 32, 4), (3, 32, 2), (8, 14, 7), (2, 9, 1), (4, None, 4)]
+    ("gpus", "heads", "size"),
+    [(2, 32, 2), (4, 32, 4), (3, 32, 2), (8, 14, 7), (2, 9, 1), (4, None, 4), (7, None, 4)],
 )
 def test_tensor_parallel_is_as_many_gpus_as_divide_the_heads(gpus: int, heads: int | None, size: int) -> None:
     resolved = configure(machine=Machine("gpu", gpus=gpus), heads=heads)

@@ -66,7 +66,7 @@ def test_findings(name: str, gpus: str) -> None:
     assert found(examine(name, gpus)) == EXPECTED[name, gpus]
 
 
-@pytest.mark.parametrize("gpus", ["2xH200", "8xH200"])
+@pytest.mark.parametrize("gpus", ["2xH200", "7xH200", "8xH200"])
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_the_number_of_gpus_that_the_worker_chooses_itself_divides_every_model(name: str, gpus: str) -> None:
     codes = found(examine(name, gpus))

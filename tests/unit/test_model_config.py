@@ -35,6 +35,7 @@ def test_what_is_no_folder_is_none(model: str) -> None:
         ({"text_config": {"num_attention_heads": 16}, "num_attention_heads": 12}, 16),
         ({"thinker_config": {"text_config": {"num_attention_heads": 28}}}, 28),
         ({"text_config": {}}, None),
+        ({"text_config": {"model_type": "gemma3_text"}}, 8),  # Gemma 3 4B leaves it to its class
         ({"num_attention_heads": 0}, None),
         ({"num_attention_heads": "8"}, None),
         ({}, None),

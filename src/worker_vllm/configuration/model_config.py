@@ -19,6 +19,28 @@ _VOCABULARY_PADDING = 64
 _NESTED_KEYS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 _ROPE_KEYS = ("rope_theta", "partial_rotary_factor")
 
+# transformers 5.19, read from AutoConfig.for_model; only what published config.json files leave out
+CLASS_DEFAULTS: Mapping[str, dict[str, Any]] = {
+    "gemma": {"head_dim": 256},
+    "gemma2": {"head_dim": 256, "num_key_value_heads": 4, "num_attention_heads": 8, "sliding_window": 4096},
+    "gemma3_text": {
+        "head_dim": 256,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+        "tie_word_embeddings": True,
+    },
+    "gemma3n_text": {"head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 2},
+    "gpt_oss": {"head_dim": 64, "sliding_window": 128},
+    "mistral": {"num_key_value_heads": 8},
+    "mixtral": {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
+    "nemotron_h": {"mamba_ssm_cache_dtype": "float32"},
+    "cohere2": {"sliding_window": 4096},
+    "llama4_text": {"head_dim": 128, "num_key_value_heads": 8, "attention_chunk_size": 8192},
+}
+
 
 def read(model: str, revision: str | None) -> Mapping[str, Any] | None:
     """The config.json of a folder on this machine; None of anything else. `models.config_reader` knows caches
@@ -48,11 +70,13 @@ def can_be_shared(config: Mapping[str, Any], gpus: int) -> bool:
 
 
 def _stated(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
-    """The first of `keys` that is a positive number, in the text model of a larger one if it is there."""
+    """The first of `keys` that is a positive number, in the text model of a larger one if it is there; what a
+    file leaves out is its class's default."""
     for nested in _NESTED_KEYS:
         inner = config.get(nested)
         if isinstance(inner, Mapping) and (found := _stated(inner, keys)):
             return found
+    config = {**CLASS_DEFAULTS.get(str(config.get("model_type")), {}), **config}
     number = next((config[key] for key in keys if isinstance(config.get(key), int)), None)
     return number if number and number > 0 else None
 

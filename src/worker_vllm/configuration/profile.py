@@ -64,13 +64,15 @@ def tensor_parallel(
     config = read_model_config(str(model.value), revision.value if revision else None) if model else None
     heads = attention_heads(config or {})
     if heads is None:
+        size = 1 << (machine.gpus.bit_length() - 1)  # few models have heads in threes, fives or sevens
         report.warn(
-            f"the model's number of attention heads is not known yet; using all {machine.gpus} GPUs "
+            f"the model's number of attention heads is not known yet; using {size} of {machine.gpus} GPUs "
             "(TENSOR_PARALLEL_SIZE sets it)"
         )
-    size = max(n for n in range(1, machine.gpus + 1) if heads is None or can_be_shared(config or {}, n))
+        return {"tensor_parallel_size": Effective(size, "profile")}
+    size = max(n for n in range(1, machine.gpus + 1) if can_be_shared(config or {}, n))
     if size < machine.gpus:
-        what = f"{heads} attention heads" if heads and heads % machine.gpus else "KV heads and vocabulary"
+        what = f"{heads} attention heads" if heads % machine.gpus else "KV heads and vocabulary"
         report.warn(f"using {size} of {machine.gpus} GPUs: {what} do not divide by more")
     return {"tensor_parallel_size": Effective(size, "profile")}
 

@@ -1,8 +1,8 @@
 """A model's shape, read from config.json alone: what memory and parallelism depend on.
 
 The names are those of transformers' configurations; where a repository leaves one out, its class's default
-stands in (`DEFAULTS`), as vLLM sees it too. A figure that cannot be told makes the shape `uncertain`, and
-nothing fatal is said then.
+stands in (`CLASS_DEFAULTS`), as vLLM sees it too. A figure that cannot be told makes the shape `uncertain`,
+and nothing fatal is said then.
 """
 
 from __future__ import annotations
@@ -12,31 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from worker_vllm.configuration.model_config import CLASS_DEFAULTS
 from worker_vllm.doctor import layers as kinds
 
 Config = Mapping[str, Any]
-
-# transformers 5.19, read from AutoConfig.for_model; only what published config.json files leave out
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "gemma": {"head_dim": 256},
-    "gemma2": {"head_dim": 256, "num_key_value_heads": 4, "num_attention_heads": 8, "sliding_window": 4096},
-    "gemma3_text": {
-        "head_dim": 256,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "vocab_size": 262208,
-        "max_position_embeddings": 131072,
-        "sliding_window": 4096,
-        "tie_word_embeddings": True,
-    },
-    "gemma3n_text": {"head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 2},
-    "gpt_oss": {"head_dim": 64, "sliding_window": 128},
-    "mistral": {"num_key_value_heads": 8},
-    "mixtral": {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
-    "nemotron_h": {"mamba_ssm_cache_dtype": "float32"},
-    "cohere2": {"sliding_window": 4096},
-    "llama4_text": {"head_dim": 128, "num_key_value_heads": 8, "attention_chunk_size": 8192},
-}
 
 _NESTED = ("text_config", "thinker_config", "llm_config", "language_config")
 # dim, n_kv_heads and hidden_dim stand in params.json, Mistral's own form
@@ -122,7 +101,7 @@ def read(config: Config, overrides: object = None) -> ModelShape:
         config = merged(config, overrides)
     text = text_config(config)
     family = str(text.get("model_type") or config.get("model_type") or "")
-    text = {**DEFAULTS.get(family, {}), **{key: _sane(key, value) for key, value in text.items()}}
+    text = {**CLASS_DEFAULTS.get(family, {}), **{key: _sane(key, value) for key, value in text.items()}}
     text = {key: value for key, value in text.items() if value is not None or key in _NULLS}
     heads = _first(text, _HEADS)
     hidden = _first(text, _HIDDEN)
