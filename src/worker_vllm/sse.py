@@ -75,16 +75,14 @@ def data_of(event: str) -> str | None:
     """The event's data lines, joined with newlines; None where it has none (a comment, a bare event name)."""
     if event.startswith("data: ") and event.endswith("\n\n") and event.count("\n") == 2 and "\r" not in event:
         return event[6:-2]
-    lines = _values(event, "data")
+    lines = []
+    # Not str.splitlines: it also splits at U+2028 and others, which JSON text may hold as they are.
+    for line in _LINE_END.split(event):
+        if line.startswith("data:"):
+            lines.append(line[5:].removeprefix(" "))
+        elif line == "data":
+            lines.append("")
     return "\n".join(lines) if lines else None
-
-
-def event_name(event: str) -> str | None:
-    """The value of the event's last `event:` line; None where it has none."""
-    if "event" not in event:
-        return None
-    names = _values(event, "event")
-    return names[-1] if names else None
 
 
 def is_done(event: str) -> bool:
@@ -96,15 +94,3 @@ def encode(data: str, event: str | None = None) -> str:
     """One whole event holding `data`, with an `event:` line before it where a name is given."""
     head = "" if event is None else f"event: {event}\n"
     return head + "".join(f"data: {line}\n" for line in _LINE_END.split(data)) + "\n"
-
-
-def _values(event: str, field: str) -> list[str]:
-    # Not str.splitlines: it also splits at U+2028 and others, which JSON text may hold as they are.
-    prefix = field + ":"
-    values = []
-    for line in _LINE_END.split(event):
-        if line.startswith(prefix):
-            values.append(line[len(prefix) :].removeprefix(" "))
-        elif line == field:
-            values.append("")
-    return values

@@ -14,21 +14,20 @@ def test_a_folder_is_described_without_anything_else(tmp_path: Path) -> None:
     files = repositories.sharded(quantization_config={"quant_method": "AWQ"})
     facts = describe.folder(repositories.write(tmp_path, files))
     assert (facts.name, facts.source, facts.directory) == (str(tmp_path), "path", tmp_path)
-    assert facts.model_type == "llama"
+    assert facts.config["model_type"] == "llama"
     assert facts.quantization == "awq"
     assert facts.weight_bytes == 40_000
     assert facts.weights.files == dict.fromkeys(repositories.SHARDS, 20_000)
-    assert facts.generation_config == {"temperature": 0.6}
     assert facts.tokenizer_config["eos_token"] == "</s>"
-    assert facts.has_chat_template
+    assert facts.chat_template is not None
     assert facts.chat_template_problem is None
     assert describe.has_tokenizer(facts)
 
 
 def test_an_empty_folder_has_no_facts_and_no_fault(tmp_path: Path) -> None:
     facts = describe.folder(tmp_path)
-    assert (facts.architectures, facts.model_type, facts.quantization, facts.auto_map) == ((), None, None, {})
-    assert not facts.has_chat_template
+    assert (facts.architectures, facts.quantization, facts.auto_map) == ((), None, {})
+    assert facts.chat_template is None
     assert not facts.weights.complete
 
 

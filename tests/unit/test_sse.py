@@ -137,21 +137,6 @@ def test_data_of_joins_the_data_lines(event: str, data: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "name"),
-    [
-        ("event: message_stop\ndata: {}\n\n", "message_stop"),
-        ("event:x\n\n", "x"),
-        ("event: a\nevent: b\n\n", "b"),
-        ("data: event: x\n\n", None),
-        ("data: a\n\n", None),
-        ("event\n\n", ""),
-    ],
-)
-def test_event_name_is_the_last_event_line(event: str, name: str | None) -> None:
-    assert sse.event_name(event) == name
-
-
-@pytest.mark.parametrize(
     ("event", "done"),
     [
         ("data: [DONE]\n\n", True),
@@ -172,4 +157,4 @@ def test_encode_is_undone_by_decoding(data: str, name: str | None) -> None:
     events = decode(text.encode())
     assert events == [text]
     assert sse.data_of(text) == data
-    assert sse.event_name(text) == name
+    assert text.partition("data:")[0] == (f"event: {name}\n" if name else "")

@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 Route = Literal["completions", "chat", "native"]
 
-ROUTES: tuple[Route, ...] = ("completions", "chat", "native")
-
 # Words that byte-pair vocabularies hold whole, so that a prompt of n words is about n tokens.
 _WORD_LIST = """
 time year people way day man thing woman life child world school state family student group

@@ -18,7 +18,6 @@ QUESTION = "What is the capital of France?"
 MAX_TOKENS = 32
 GO = b"go\n"
 KEY_VARIABLE = "WORKER_VLLM_DEMO_KEY"
-JOB_TIMEOUT_S = 300
 
 
 class DemoError(Exception):

@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from aiohttp import web
 
@@ -23,8 +23,6 @@ FaultKind = Literal["delay", "status", "reset_before", "reset_after", "hold", "i
 connection before or after the call was carried out. hold: keep the call open, then cut it. ignore: answer
 200, nothing done (a lost ping). repeat: carry the call out twice. redeliver: a job-take whose jobs are
 handed out once more, next time."""
-
-FAULT_KINDS: tuple[str, ...] = get_args(FaultKind)
 
 REDELIVER = web.RequestKey("redeliver", bool)
 """Set on a job-take whose jobs are to be handed out a second time."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 MEGABYTE = 1024 * 1024
-TAGS = ("DOC", "SRC", "OBS", "INF", "UNV", "LOCAL")
+
+Tag = Literal["DOC", "SRC", "OBS", "INF", "UNV", "LOCAL"]
 
 
-def _choice(default: Any, tag: str, why: str) -> Any:
+def _choice(default: Any, tag: Tag, why: str) -> Any:
     return field(default=default, metadata={"tag": tag, "why": why})
 
 

@@ -37,8 +37,6 @@ class Worker:
     phase: Phase = Phase.BOOTING
     stops: list[str] = field(default_factory=list)
     stopped: dict[str, float] = field(default_factory=dict)
-    pings: int = 0
-    last_ping_at: float | None = None
     wake: Pulse = field(default_factory=Pulse)
 
 
@@ -78,8 +76,6 @@ class WorkerRegistry:
     def heard_ping(self, worker: Worker, job_ids: list[str]) -> None:
         """A ping arrived, naming the jobs that the worker believes it has."""
         now = self._queue.clock()
-        worker.pings += 1
-        worker.last_ping_at = now
         self._queue.seen(worker.id, job_ids)
         worker.stopped = {job_id: at for job_id, at in worker.stopped.items() if job_id in job_ids}
         again = self._queue.policy.stop_again_s

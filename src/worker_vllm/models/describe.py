@@ -24,7 +24,8 @@ SMALL_FILES = (
     "pytorch_model.bin.index.json",
     "hf_quant_config.json",
 )
-"""What `facts` reads of a repository, as far as it is there; tens of kilobytes, an index up to a few MB."""
+"""What `facts` and vLLM read of a repository before its weights, as far as it is there; tens of kilobytes, an
+index up to a few MB."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -69,7 +70,6 @@ def facts(
         source=source,
         files=files,
         config=_config(files, read_json),
-        generation_config=read_json("generation_config.json"),
         tokenizer_files=files,
         tokenizer_config=tokenizer_config,
         chat_template=chat_template.find(files, tokenizer_config, read_text, read_json),

@@ -1,7 +1,7 @@
 """What is known of a model before a weight is loaded: a frozen record for worker start, bake and doctor.
 
-It is made from a folder without any network (`models.folder`), or from the hub's list of files and the small
-JSON files alone (`models.hub`); `models.look` chooses.
+It is made from a folder without any network (`describe.folder`), or from the hub's list of files and the
+small JSON files alone (`Hub.facts`); `models.look` chooses.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ class ModelFacts:
         commit: the commit that the files are of, where known.
         files: every file of the folder or repository, relative, to bytes.
         config: config.json, or params.json for a model in Mistral's format; empty where there is neither.
-        generation_config: generation_config.json.
         tokenizer: the repository or path of the tokenizer where it is another one; None for the model's own.
         tokenizer_files: the files beside the tokenizer, relative, to bytes.
         tokenizer_config: tokenizer_config.json.
@@ -103,7 +102,6 @@ class ModelFacts:
     commit: str | None = None
     files: Mapping[str, int] = field(default_factory=dict, repr=False)
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    generation_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     tokenizer: str | None = None
     tokenizer_files: Mapping[str, int] = field(default_factory=dict, repr=False)
     tokenizer_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -116,12 +114,6 @@ class ModelFacts:
         """The classes that config.json names."""
         found = self.config.get("architectures")
         return tuple(str(name) for name in found) if isinstance(found, list) else ()
-
-    @property
-    def model_type(self) -> str | None:
-        """The family that config.json names."""
-        found = self.config.get("model_type")
-        return found if isinstance(found, str) else None
 
     @property
     def auto_map(self) -> Mapping[str, Any]:
@@ -168,11 +160,6 @@ class ModelFacts:
     def weight_bytes(self) -> int:
         """Bytes of the weight files that vLLM will load, as stored."""
         return self.weights.bytes
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether there is a chat template."""
-        return self.chat_template is not None
 
     @cached_property
     def chat_template_problem(self) -> str | None:

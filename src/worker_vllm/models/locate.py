@@ -78,7 +78,6 @@ class Locator:
         make_hub: Callable[[Mapping[str, str], Path, str | None], Hub] = Hub,
     ) -> None:
         self._environ = environ
-        self._root = root
         self._baked = baked
         self._token = token
         self._caches = cache.all_of(environ, root, download_dir)

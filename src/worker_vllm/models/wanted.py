@@ -40,7 +40,6 @@ class Wanted:
         trust_remote_code: TRUST_REMOTE_CODE.
         overrides: HF_OVERRIDES, where it is an object.
         needs_tokenizer: whether the model's own tokenizer is used.
-        baked: whether the model's path is the image's own.
         tokenizer_mode: TOKENIZER_MODE.
         skips_tokenizer: SKIP_TOKENIZER_INIT.
     """
@@ -53,7 +52,6 @@ class Wanted:
     trust_remote_code: bool = False
     overrides: Mapping[str, Any] | None = None
     needs_tokenizer: bool = True
-    baked: bool = False
     tokenizer_mode: str = "auto"
     skips_tokenizer: bool = False
 
@@ -88,7 +86,6 @@ def of(configuration: Configuration) -> Wanted:
         trust_remote_code=bool(value("trust_remote_code")),
         overrides=overrides if isinstance(overrides, dict) else None,
         needs_tokenizer=not tokenizer and not value("skip_tokenizer_init"),
-        baked=arguments["model"].source == "baked",
         tokenizer_mode=str(value("tokenizer_mode") or "auto"),
         skips_tokenizer=bool(value("skip_tokenizer_init")),
     )
