@@ -83,6 +83,16 @@ def test_a_model_that_vllm_does_not_have_is_a_finding(
     assert "NoSuchForCausalLM" in out
 
 
+@pytest.mark.parametrize("variable", ["TOKENIZER_MODE=mistral", "VLLM_USE_FASTOKENS=1"])
+def test_a_tokenizer_that_cannot_be_made_is_a_finding(
+    capsys: pytest.CaptureFixture[str], folder: str, variable: str
+) -> None:
+    name, _, value = variable.partition("=")
+    code, out, _ = run(capsys, "--model", folder, "--gpus", "1xH100", **{name: value})
+    assert code == 1
+    assert f"1. fatal: {variable} needs" in out
+
+
 @pytest.mark.parametrize("gpus", ["1xH201", "many"])
 def test_an_unknown_gpu_is_a_usage_error(capsys: pytest.CaptureFixture[str], gpus: str) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -199,6 +199,20 @@ def test_an_adapter_of_too_high_a_rank_is_fatal() -> None:
     assert found(examine("qwen3-8b", model=model, MAX_LORA_RANK="64")) == {}
 
 
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ("Qwen/Qwen3-8B", False),
+        ("unsloth/qwen3-8b-bnb-4bit", False),
+        ("Qwen/Qwen3-4B", True),
+        ("./out", False),
+    ],
+)
+def test_an_adapter_of_another_model_is_noted(base: str, said: bool) -> None:
+    model = facts("qwen3-8b", adapters=(AdapterFacts("sql", "/x", base=base),))
+    assert found(examine("qwen3-8b", model=model)) == ({"adapter-base": "note"} if said else {})
+
+
 def test_an_adapter_that_cannot_be_looked_at_is_a_warning() -> None:
     model = facts("qwen3-8b", adapters=(AdapterFacts("sql", "/x", problem="there is no such path"),))
     assert found(examine("qwen3-8b", model=model)) == {"adapter": "warning"}
@@ -318,6 +332,9 @@ def test_version_bounds(version: str, bounds: str, kept: bool) -> None:
         ("1xV100", 1, "V100"),
         ("2xAMPERE_48", 2, "A40"),
         ("H100-PCIe", 1, "H100 PCIe"),
+        ("2xH100 SXM", 2, "H100"),
+        ("A100 80GB x4", 4, "A100"),
+        ("BLACKWELL_96", 1, "RTX PRO 6000"),
     ],
 )
 def test_gpus_are_asked_for_in_the_words_people_use(text: str, count: int, name: str) -> None:
@@ -325,7 +342,7 @@ def test_gpus_are_asked_for_in_the_words_people_use(text: str, count: int, name:
     assert (found_count, kind.name) == (count, name)
 
 
-@pytest.mark.parametrize("text", ["", "0xH100", "2x", "xH100", "999xH100", "TPU"])
+@pytest.mark.parametrize("text", ["", "0xH100", "2x", "xH100", "999xH100", "2xH100x2", "TPU"])
 def test_what_is_no_gpu_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected a number|no GPU that RunPod rents"):
         gpus.read_request(text)

@@ -117,6 +117,13 @@ def test_an_fp8_cache_holds_twice_as_much() -> None:
     assert small["requests_at_once"] == pytest.approx(2 * plain["requests_at_once"], rel=0.01)
 
 
+def test_where_the_share_was_chosen_small_a_larger_one_is_a_remedy() -> None:
+    for share in ("0.3", "0.25"):  # the context does not fit, or nothing beside the weights
+        diagnosis = examine("llama-3.1-8b", "1xA40", GPU_MEMORY_UTILIZATION=share)
+        assert any("or raise GPU_MEMORY_UTILIZATION" in finding.remedy for finding in diagnosis.findings)
+    assert "raise" not in about("context-does-not-fit", examine("llama-3.1-8b", "1xL4"))
+
+
 def test_a_context_that_vllm_fits_itself_is_no_fault() -> None:
     assert found(examine("llama-3.1-8b", "1xL4", MAX_MODEL_LEN="auto"))["context-does-not-fit"] == "note"
 

@@ -96,6 +96,7 @@ def _look(resolved: Configuration, environ: Mapping[str, str]) -> tuple[ModelFac
     from worker_vllm.doctor import Finding
     from worker_vllm.errors import StartupFailure
     from worker_vllm.models import support, wanted
+    from worker_vllm.models import tokenizer as tokenizers
 
     asked = wanted.of(resolved)
     tokenizer = next((part for part in asked.others if part.role == "tokenizer"), None)
@@ -116,4 +117,8 @@ def _look(resolved: Configuration, environ: Mapping[str, str]) -> tuple[ModelFac
         )
         return models.ModelFacts(asked.model.name, "hub"), [trouble]
     troubles = support.problems(facts, trust_remote_code=asked.trust_remote_code, overrides=asked.overrides)
-    return facts, [Finding("fatal", "model-unsupported", trouble) for trouble in troubles]
+    found = [Finding("fatal", "model-unsupported", trouble) for trouble in troubles]
+    if not asked.skips_tokenizer and facts.weights.format != "gguf":
+        troubles = tokenizers.problems(facts, environ, mode=asked.tokenizer_mode)
+        found += [Finding("fatal", "tokenizer", trouble) for trouble in troubles]
+    return facts, found

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from worker_vllm.doctor import families
 from worker_vllm.doctor.case import Case
 from worker_vllm.doctor.finding import Finding
 from worker_vllm.doctor.shape import rope_parameters
+from worker_vllm.models.cache import REPOSITORY
+from worker_vllm.models.facts import ModelFacts
 
 _SAME_METHOD = {
     "awq_marlin": "awq",
@@ -122,6 +125,16 @@ def _adapters(case: Case) -> Iterator[Finding]:
     for adapter in case.facts.adapters:
         if adapter.problem:
             yield Finding("warning", "adapter", f"adapter {adapter.name}: {adapter.problem}")
+        if adapter.base and not _is_same_model(adapter.base, case.facts):
+            yield Finding(
+                "note",
+                "adapter-base",
+                f"adapter {adapter.name} was trained on {adapter.base}, and the model is "
+                f"{case.facts.repository or case.facts.name}",
+                "its adapter_config.json says so; where the two differ in more than a name, vLLM refuses it "
+                "or its answers are poor",
+                "look whether they are the same model",
+            )
         if adapter.rank and isinstance(highest, int) and adapter.rank > highest:
             yield Finding(
                 "fatal" if not adapter.problem else "warning",
@@ -130,6 +143,20 @@ def _adapters(case: Case) -> Iterator[Finding]:
                 "memory is set aside for the largest rank that may come, and vLLM refuses a larger one",
                 f"set MAX_LORA_RANK={_rank_above(adapter.rank)}",
             )
+
+
+def _is_same_model(base: str, facts: ModelFacts) -> bool:
+    """Whether a base's name is the model's, or one begins with the other (-AWQ); a folder's tells nothing."""
+    if facts.source == "path" or not REPOSITORY.fullmatch(base):
+        return True
+    names = sorted(
+        (
+            re.sub(r"[^a-z0-9]", "", name.split("/")[-1].lower())
+            for name in (base, facts.repository or facts.name)
+        ),
+        key=len,
+    )
+    return names[1].startswith(names[0])
 
 
 def _rank_above(rank: int) -> int:

@@ -15,6 +15,7 @@ a figure that is an estimate says that it will not. Note: worth knowing."""
 CODES: Mapping[str, str] = {
     "model-not-found": "the model's configuration cannot be read, so nothing is known of its size",
     "model-unsupported": "vLLM cannot run the model, or only with its own code (TRUST_REMOTE_CODE)",
+    "tokenizer": "vLLM cannot make the tokenizer that the settings ask for",
     "weights-incomplete": "weight files that the index names are missing",
     "weights-too-large": "the weights do not fit the share of the memory that vLLM may use",
     "context-does-not-fit": "the KV cache does not hold one request of the full context length",
@@ -50,6 +51,7 @@ CODES: Mapping[str, str] = {
     "reasoning-parser": "the reasoning parser is missing or of another family",
     "chat-template": "no chat template, or one that does not parse",
     "adapter-rank": "a LoRA adapter's rank is above MAX_LORA_RANK",
+    "adapter-base": "a LoRA adapter was trained on another model",
     "adapter": "a LoRA adapter cannot be used",
     "versions": "installed packages that do not go together",
 }

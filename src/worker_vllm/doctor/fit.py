@@ -48,7 +48,7 @@ def _weights(case: Case, held: memory.Budget) -> Iterator[Finding]:
         f"the weights take {_gib(held.weights)}{each}, and vLLM may use {_gib(held.share)}"
         + ("" if certain else f", of which a step's working memory takes about {_gib(working)}"),
         f"{_share_of(case, held)}; the weights by {held.weights_source}",
-        f"use more or larger GPUs{_quantized_hint(case)}",
+        f"use more or larger GPUs{_quantized_hint(case)}{_share_hint(case, held)}",
     )
 
 
@@ -97,9 +97,12 @@ def _too_long(case: Case, held: memory.Budget, available: int, length: int) -> I
         f"one request of {length:,} tokens needs {_gib(needed)} of KV cache, and there will be about "
         f"{_gib(max(available, 0))}: vLLM refuses to start",
         f"{cause}; {_per_token(case, length)} a token",
-        f"set MAX_MODEL_LEN={rounded} (about {longest:,} tokens fit){_cache_hint(case)}"
-        if longest
-        else "use more or larger GPUs",
+        (
+            f"set MAX_MODEL_LEN={rounded} (about {longest:,} tokens fit){_cache_hint(case)}"
+            if longest
+            else "use more or larger GPUs"
+        )
+        + _share_hint(case, held),
     )
 
 
@@ -107,6 +110,11 @@ def _cache_hint(case: Case) -> str:
     capability = case.hardware.capability
     eight_bits = case.cache_element == 2 and capability is not None and capability >= (8, 9)
     return ", or KV_CACHE_DTYPE=fp8, which halves the cache" if eight_bits else ""
+
+
+def _share_hint(case: Case, held: memory.Budget) -> str:
+    small = case.chosen("gpu_memory_utilization") and held.share < 0.9 * held.total and not held.fixed_cache
+    return f", or raise {case.variable('gpu_memory_utilization')}" if small else ""
 
 
 def _quantized_hint(case: Case) -> str:

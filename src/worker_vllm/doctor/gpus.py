@@ -70,12 +70,27 @@ KINDS: tuple[GpuKind, ...] = (
         94.97,
         (12, 0),
         pool="BLACKWELL_96",
-        ids=("NVIDIA RTX PRO 6000 Blackwell Server Edition",),
+        ids=(
+            "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+        ),
     ),
     GpuKind("B200", 178.35, (10, 0), nvlink=True, pool="BLACKWELL_180", ids=("NVIDIA B200",)),
     GpuKind("B300", 267.00, (10, 3), nvlink=True, ids=("NVIDIA B300 SXM6 AC",)),
 )
 """By capability and memory, small to large."""
+
+ALIASES: dict[str, str] = {
+    "A100 PCIe": "A100",
+    "A100 80GB": "A100",
+    "A100 SXM4": "A100 SXM",
+    "H100 SXM": "H100",
+    "H100 SXM5": "H100",
+    "H100 80GB": "H100",
+    "H200 SXM": "H200",
+    "RTX PRO 6000 WK": "RTX PRO 6000",
+}
+"""Other words for a kind, RunPod's console's among them."""
 
 PRICES: dict[str, int] = {
     "AMPERE_16": 16,
@@ -94,7 +109,7 @@ alone: prices move. Pools that the page does not price are not recommended."""
 COUNTS = (1, 2, 4, 8)
 """How many GPUs of a machine are worth recommending."""
 
-_REQUEST = re.compile(r"\s*(?:(\d+)\s*[x×*]\s*)?(\S.*?)\s*$")
+_REQUEST = re.compile(r"\s*(?:(?P<count>\d+)\s*[x×*]\s*)?(?P<kind>\S.*?)(?:\s*[x×*]\s*(?P<after>\d+))?\s*$")
 
 
 def members(pool: str) -> list[GpuKind]:
@@ -108,27 +123,30 @@ def by_id(name: str) -> GpuKind | None:
 
 
 def read_request(text: str) -> tuple[int, GpuKind]:
-    """What `2xH200`, `H200`, `NVIDIA H200` or `2xHOPPER_141` ask for; of a pool, its smallest member.
+    """What `2xH200`, `H200 x2`, `H200`, `NVIDIA H200` or `2xHOPPER_141` ask for; of a pool, its smallest
+    member.
 
     Raises:
         ValueError: naming the nearest kind.
     """
     found = _REQUEST.match(text)
-    count = int(found[1] or 1) if found else 0
-    if not found or not 1 <= count <= 64:
+    count = int(found["count"] or found["after"] or 1) if found else 0
+    if not found or not 1 <= count <= 64 or (found["count"] and found["after"]):
         raise ValueError("expected a number and a kind of GPU, such as 2xH200")
-    wanted = _folded(found[2])
+    wanted = _folded(found["kind"])
     names: dict[str, GpuKind] = {}
     for kind in KINDS:
         for name in (kind.name, *kind.ids):
             names.setdefault(_folded(name), kind)
-    for pool in PRICES:
+    for name, other in ALIASES.items():
+        names.setdefault(_folded(name), names[_folded(other)])
+    for pool in {kind.pool for kind in KINDS if kind.pool}:
         names[_folded(pool)] = members(pool)[0]
     if wanted in names:
         return count, names[wanted]
     near = nearest(wanted, tuple(names))
     hint = f"; did you mean {names[near].name}?" if near else ""
-    raise ValueError(f"no GPU that RunPod rents is called {found[2]!r}{hint}")
+    raise ValueError(f"no GPU that RunPod rents is called {found['kind']!r}{hint}")
 
 
 def _folded(name: str) -> str:

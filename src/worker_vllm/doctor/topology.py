@@ -108,7 +108,7 @@ def _count(case: Case) -> Iterator[Finding]:
             "gpus-missing",
             f"{asked} needs {used} GPUs, and there {_is(there)} {there}",
             "each GPU holds one part of the model",
-            f"set TENSOR_PARALLEL_SIZE={there}, or give the endpoint {used} GPUs a worker",
+            f"set TENSOR_PARALLEL_SIZE={_most(case, there)}, or give the endpoint {used} GPUs a worker",
         )
     elif used < there:
         yield Finding(
@@ -127,6 +127,10 @@ def _count(case: Case) -> Iterator[Finding]:
             "the one with the least memory and the slowest set the pace for all",
             "use GPUs of one kind",
         )
+
+
+def _most(case: Case, there: int) -> int:
+    return max(n for n in range(1, there + 1) if case.shape.heads % n == 0)
 
 
 def _use_them(case: Case, there: int, used: int) -> str:
