@@ -90,7 +90,7 @@ def test_facts_come_from_lists_and_small_files_alone(hub: FakeHub, worker: Worke
     commit = hub.add(NAME, repositories.sharded())
     facts = models.look(NAME, environ=worker.environ, root=worker.root)
     assert (facts.source, facts.repository, facts.commit) == ("hub", NAME, commit)
-    assert facts.architectures == ("LlamaForCausalLM",)
+    assert facts.config["architectures"] == ["LlamaForCausalLM"]
     assert (facts.weights.format, facts.weight_bytes) == ("safetensors", 40_000)
     assert facts.weights.complete
     assert facts.chat_template == repositories.TEMPLATE

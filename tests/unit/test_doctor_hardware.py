@@ -19,9 +19,16 @@ class FakeNvml:
     """The calls that are used, answering as the C library does: a status, and values by reference."""
 
     def __init__(
-        self, count: int = 2, *, name: bytes = b"NVIDIA H200", peer: int = 0, status: int = 0, used: int = 0
+        self,
+        count: int = 2,
+        *,
+        name: bytes = b"NVIDIA H200",
+        peers: tuple[int, ...] = (0,),
+        status: int = 0,
+        used: int = 0,
     ) -> None:
-        self.count, self.name, self.peer, self.status, self.used = count, name, peer, status, used
+        self.count, self.name, self.status, self.used = count, name, status, used
+        self.peers = list(peers)
         self.open = 0
 
     def nvmlInit_v2(self) -> int:
@@ -64,7 +71,7 @@ class FakeNvml:
         return 0
 
     def nvmlDeviceGetP2PStatus(self, first: Any, second: Any, kind: int, status: Any) -> int:
-        status._obj.value = self.peer
+        status._obj.value = self.peers.pop(0)
         return 0
 
 
@@ -89,9 +96,17 @@ def test_only_visible_gpus_count(visible: str, count: int) -> None:
     assert hardware.this_machine({"CUDA_VISIBLE_DEVICES": visible}, FakeNvml()).count == count
 
 
-@pytest.mark.parametrize(("peer", "access"), [(0, True), (3, False)])
-def test_peer_access_is_what_the_driver_says(peer: int, access: bool) -> None:
-    assert hardware.this_machine({}, FakeNvml(peer=peer)).peer_access is access
+@pytest.mark.parametrize(
+    ("peers", "access"),
+    [((0,), True), ((3,), False), ((0, 0, 0), True), ((3, 3, 3), False), ((0, 3, 0), None)],
+    ids=str,
+)
+def test_peer_access_is_what_the_driver_says_of_each_pair(
+    peers: tuple[int, ...], access: bool | None
+) -> None:
+    nvml = FakeNvml(2 if len(peers) == 1 else 3, peers=peers)
+    assert hardware.this_machine({}, nvml).peer_access is access
+    assert nvml.peers == []
 
 
 def test_one_gpu_has_no_peer() -> None:

@@ -26,7 +26,7 @@ def test_a_folder_is_described_without_anything_else(tmp_path: Path) -> None:
 
 def test_an_empty_folder_has_no_facts_and_no_fault(tmp_path: Path) -> None:
     facts = describe.folder(tmp_path)
-    assert (facts.architectures, facts.quantization, facts.auto_map) == ((), None, {})
+    assert (facts.config, facts.quantization, facts.auto_map) == ({}, None, {})
     assert facts.chat_template is None
     assert not facts.weights.complete
 

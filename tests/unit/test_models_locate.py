@@ -18,8 +18,8 @@ from worker_vllm import models
 from worker_vllm.configuration import Configuration
 from worker_vllm.errors import ConfigurationError, EngineStartError
 from worker_vllm.models import ModelFacts, cache
-from worker_vllm.models.download import progress, writable
-from worker_vllm.models.hub import Hub
+from worker_vllm.models.download import Download, progress, writable
+from worker_vllm.models.hub import Hub, Listing
 from worker_vllm.models.locate import Locator
 from worker_vllm.models.wanted import Part
 
@@ -273,6 +273,29 @@ def test_base_path_and_download_dir_are_looked_into(machine: Machine, tmp_path: 
     assert machine.find().directory == wanted
     wanted = repositories.cached(folder, "org/other", repositories.sharded())
     assert machine.find("org/other", download_dir=str(folder)).directory == wanted
+
+
+def test_what_is_downloaded_goes_where_it_will_be_looked_for(machine: Machine) -> None:
+    locator = Locator(machine.environ, root=machine.root, download_dir="~/models")
+    assert locator.hub.cache == Path(machine.environ["HOME"]) / "models"
+
+
+def test_two_workers_with_one_number_may_note_a_revision_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one volume, from containers whose processes are numbered alike."""
+    download = Download(Hub({}, tmp_path), Listing("org/model", "main", COMMIT, {}), ())
+    replace = Path.replace
+
+    def replace_after_the_other(path: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", replace)
+        download._note_revision()
+        return path.replace(target)
+
+    monkeypatch.setattr(Path, "replace", replace_after_the_other)
+    download._note_revision()
+    (ref,) = (download.root / "refs").iterdir()
+    assert (ref.name, ref.read_text()) == ("main", COMMIT)
 
 
 def test_a_config_is_read_from_a_cache_without_the_hub(machine: Machine) -> None:

@@ -54,8 +54,8 @@ class Hardware:
         platform: cpu for vLLM's CPU build.
         devices: the GPUs.
         asked: whether they were asked about, and are not here.
-        peer_access: whether GPUs reach each other's memory (NVLink, or PCIe where the host allows it); None
-            where unknown, or where there is one GPU.
+        peer_access: whether GPUs reach each other's memory (NVLink, or PCIe where the host allows it): all of
+            them, or none; None where unknown, where some do, or where there is one GPU.
         shared_memory: bytes of /dev/shm; None where nobody looked.
         driver_cuda: the driver's CUDA version, as 12040 for 12.4; None where nobody looked.
         torch_cuda: the CUDA version that the installed torch is built for; None for a CPU build.
@@ -184,16 +184,13 @@ def _device(nvml: Any, handle: ctypes.c_void_p) -> Gpu:
 
 
 def _peer_access(nvml: Any, handles: list[ctypes.c_void_p]) -> bool | None:
-    """Whether each pair of GPUs can write to the other's memory."""
-    if len(handles) < 2:
-        return None
-    for first, second in itertools.pairwise(handles):
+    reached: set[bool] = set()
+    for first, second in itertools.combinations(handles, 2):
         status = ctypes.c_int(0)
         if nvml.nvmlDeviceGetP2PStatus(first, second, _P2P_WRITE, ctypes.byref(status)):
             return None
-        if status.value:
-            return False
-    return True
+        reached.add(status.value == 0)
+    return reached.pop() if len(reached) == 1 else None
 
 
 @cache

@@ -65,14 +65,15 @@ def default(environ: Mapping[str, str]) -> Path:
     """The cache that the hub library uses under `environ`."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if not values.is_unset(environ.get(name)):
-            return _path(environ[name], environ)
+            return expanded(environ[name], environ)
     if not values.is_unset(environ.get("HF_HOME")):
-        return _path(environ["HF_HOME"], environ) / "hub"
+        return expanded(environ["HF_HOME"], environ) / "hub"
     home = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return _path(home, environ) / "huggingface" / "hub"
+    return expanded(home, environ) / "huggingface" / "hub"
 
 
-def _path(text: str, environ: Mapping[str, str]) -> Path:
+def expanded(text: str, environ: Mapping[str, str]) -> Path:
+    """The path that `text` means, with the home of `environ` for a leading ~."""
     home = environ.get("HOME") or str(Path.home())
     text = text.strip()
     return Path(home + text[1:] if text == "~" or text.startswith("~/") else text)
@@ -82,10 +83,10 @@ def all_of(environ: Mapping[str, str], root: Path, download_dir: str | None = No
     """Every cache to look in, first to last: RunPod's, that of BASE_PATH, the hub library's, DOWNLOAD_DIR."""
     places = [root / RUNPOD_CACHE]
     if not values.is_unset(environ.get("BASE_PATH")):
-        places.append(_path(environ["BASE_PATH"], environ) / "huggingface-cache" / "hub")
+        places.append(expanded(environ["BASE_PATH"], environ) / "huggingface-cache" / "hub")
     places.append(default(environ))
     if download_dir:
-        places.append(_path(download_dir, environ))
+        places.append(expanded(download_dir, environ))
     return tuple(dict.fromkeys(places))
 
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,7 +157,8 @@ class Download:
             return
         path = self.root / "refs" / (self.listing.revision or DEFAULT_REVISION)
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        # not by this process's number, which another container's may have too
+        draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
         draft.write_text(self.listing.commit, encoding="utf-8")
         draft.replace(path)
 

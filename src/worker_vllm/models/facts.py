@@ -110,12 +110,6 @@ class ModelFacts:
     adapters: tuple[AdapterFacts, ...] = ()
 
     @property
-    def architectures(self) -> tuple[str, ...]:
-        """The classes that config.json names."""
-        found = self.config.get("architectures")
-        return tuple(str(name) for name in found) if isinstance(found, list) else ()
-
-    @property
     def auto_map(self) -> Mapping[str, Any]:
         """The repository's own Python classes, by what they stand in for; empty where it brings none."""
         found = self.config.get("auto_map")

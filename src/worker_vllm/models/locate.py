@@ -82,7 +82,7 @@ class Locator:
         self._token = token
         self._caches = cache.all_of(environ, root, download_dir)
         # RunPod's own cache is the platform's to fill
-        self._downloads = (Path(download_dir),) if download_dir else (cache.default(environ),)
+        self._downloads = cache.expanded(download_dir, environ) if download_dir else cache.default(environ)
         self._load_format = load_format
         self._need = Need(load_format, needs_tokenizer)
         self._make_hub = make_hub
@@ -93,7 +93,7 @@ class Locator:
         """The hub, and the cache that it fetches to."""
         if self._hub is None:
             home = cache.default({"HOME": self._environ.get("HOME", "")})
-            self._hub = self._make_hub(self._environ, writable((*self._downloads, home)), self._token)
+            self._hub = self._make_hub(self._environ, writable((self._downloads, home)), self._token)
         return self._hub
 
     def find(self, part: Part) -> Place:
