@@ -205,6 +205,14 @@ def test_on_a_cpu_only_what_applies_is_said() -> None:
     assert "VLLM_CPU_KVCACHE_SPACE=16" in about("context-does-not-fit", long)
 
 
+@pytest.mark.parametrize("text", ["much", "1.5"])
+def test_a_cache_size_that_vllm_cannot_read_is_said(text: str) -> None:
+    cpu = doctor.Hardware("cpu", host_memory=2**36)
+    diagnosis = examine("llama-3.1-8b", cpu, VLLM_CPU_KVCACHE_SPACE=text)
+    assert found(diagnosis) == {"host-memory": "fatal"}
+    assert f"VLLM_CPU_KVCACHE_SPACE='{text}' is no whole number" in about("host-memory", diagnosis)
+
+
 def test_without_a_gpu_to_look_at_only_the_configuration_is_judged() -> None:
     diagnosis = examine("llama-3.3-70b", doctor.Hardware("gpu"), MAX_MODEL_LEN="1000000")
     assert found(diagnosis) == {"max-model-len": "fatal"}

@@ -21,7 +21,7 @@ CODES: Mapping[str, str] = {
     "context-does-not-fit": "the KV cache does not hold one request of the full context length",
     "few-requests": "only one or two requests of the full length fit at once",
     "gpu-memory-in-use": "something else already uses memory of the GPU",
-    "host-memory": "weights and KV cache do not fit the host's memory (CPU)",
+    "host-memory": "weights and KV cache do not fit the host's memory, or the size given is none (CPU)",
     "pool": "the smallest of RunPod's GPU choices that would do",
     "parallel-heads": "tensor parallel does not divide the attention heads",
     "parallel-kv-heads": "tensor parallel and the KV heads do not divide each other",

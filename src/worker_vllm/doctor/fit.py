@@ -196,7 +196,17 @@ def _on_the_host(case: Case) -> Iterator[Finding]:
     cache = case.value("kv_cache_memory_bytes")
     space = case.environ.get("VLLM_CPU_KVCACHE_SPACE", "")
     if not isinstance(cache, int):
-        cache = int(values.read_float(space) * GIB) if not values.is_unset(space) else 0
+        try:
+            cache = 0 if values.is_unset(space) else int(space) * GIB  # as vLLM reads it (envs.py)
+        except ValueError:
+            yield Finding(
+                "fatal",
+                "host-memory",
+                f"VLLM_CPU_KVCACHE_SPACE={values.shown(space)} is no whole number of GiB",
+                "vLLM reads no other",
+                "set it to a whole number, or leave it out",
+            )
+            return
     if size and free and size + cache > free:
         yield Finding(
             "warning",
