@@ -16,13 +16,18 @@ from contextlib import contextmanager
 _PR_SET_PDEATHSIG = 1
 
 _tying = False
-_from_main_thread = False
+_forking: int | None = None
+"""The process that is about to fork in its main thread; None where another thread forks."""
 _hooked = False
 
 
-def end_with_parent() -> None:
-    """Let the kernel kill this process when the thread that made it ends; call it as soon as it runs."""
-    parent = os.getppid()
+def end_with_parent(parent: int | None = None) -> None:
+    """Let the kernel kill this process when the thread that made it ends; call it as soon as it runs.
+
+    Args:
+        parent: the process that made it, which may have ended by now; None where that is not known.
+    """
+    parent = os.getppid() if parent is None else parent
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -45,10 +50,10 @@ def tied() -> Iterator[None]:
 
 def _note_thread() -> None:
     # the signal comes with the end of the thread that forked, which for any but the main one is no death
-    global _from_main_thread
-    _from_main_thread = threading.current_thread() is threading.main_thread()
+    global _forking
+    _forking = os.getpid() if threading.current_thread() is threading.main_thread() else None
 
 
 def _tie() -> None:
-    if _tying and _from_main_thread:
-        end_with_parent()
+    if _tying and _forking is not None:
+        end_with_parent(_forking)

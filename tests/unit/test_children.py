@@ -89,3 +89,10 @@ def test_a_spawned_child_which_runs_the_entry_again_is_tied_there(
     monkeypatch.setattr(children, "end_with_parent", lambda: tied.append(True))
     runpy.run_path("src/handler.py", run_name=name)
     assert bool(tied) is is_tied
+
+
+def test_a_child_whose_parent_has_ended_before_it_could_be_tied_ends_too() -> None:
+    if (child := os.fork()) == 0:
+        children.end_with_parent(-1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
