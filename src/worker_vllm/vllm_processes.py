@@ -28,9 +28,9 @@ _hooked = False
 
 
 def keep_single_threaded() -> int | None:
-    """On a CPU, let this process compute with one thread from now on, so that OpenMP has no threads here that
-    a fork would lose: a child waits for them forever. Call it before anything is computed, and before vLLM
-    makes its configuration, which overwrites METHOD_VARIABLE.
+    """On a CPU, let this process compute with one thread until `forked`, and after it where that forks, so
+    that OpenMP has no threads here that a fork would lose: a child waits for them forever. Call it before
+    anything is computed, and before vLLM makes its configuration, which overwrites METHOD_VARIABLE.
 
     Returns:
         How many threads there were. None where processes are started as vLLM does it: on another platform,
@@ -46,7 +46,8 @@ def keep_single_threaded() -> int | None:
 @contextmanager
 def forked(config: Any, threads: int | None) -> Iterator[None]:
     """In the block the engine's processes are forked, where that is safe: with one worker, without media,
-    whose processors compute in this process, and while no other thread runs that could hold a lock.
+    whose processors compute in this process, and while no other thread runs that could hold a lock. Elsewhere
+    this process gets its threads back.
 
     Args:
         config: vLLM's VllmConfig.
@@ -59,6 +60,8 @@ def forked(config: Any, threads: int | None) -> Iterator[None]:
         and threading.active_count() == 1
     )
     if threads is None or not is_safe:
+        if threads is not None:
+            vllm_compat.load("set_num_threads")(threads)
         yield
         return
     if not _hooked:

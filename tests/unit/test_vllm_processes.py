@@ -96,12 +96,15 @@ def test_a_process_with_other_threads_does_not_fork(torch: Torch, monkeypatch: p
 
 
 @pytest.mark.parametrize("asked", [config(world_size=2), config(media=True)])
-def test_several_workers_and_models_with_media_are_spawned(
+def test_several_workers_and_models_with_media_are_spawned_and_this_process_gets_its_threads_back(
     asked: Any, torch: Torch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv(METHOD_VARIABLE, raising=False)
+    threads = vllm_processes.keep_single_threaded()
     monkeypatch.setenv(METHOD_VARIABLE, "spawn")
-    with vllm_processes.forked(asked, 2):
+    with vllm_processes.forked(asked, threads):
         assert os.environ[METHOD_VARIABLE] == "spawn"
+    assert torch.threads == 8
 
 
 @pytest.mark.parametrize("name, text", [("GOMP_CPU_AFFINITY", "{} {}"), ("OMP_PLACES", "{{{},{}}}")])
