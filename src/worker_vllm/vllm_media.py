@@ -8,7 +8,6 @@ imported.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,8 +21,8 @@ _PARAMETER = "url"
 
 
 def install(limits: MediaLimits) -> None:
-    """Let media be fetched within `limits` from here on, whatever fails there be the caller's error, and no
-    request's media reach the disk or the log. Repeatable: the last call wins."""
+    """Let media be fetched within `limits` from here on, and whatever fails there be the caller's error.
+    Repeatable: the last call wins."""
     connection = load("global_http_connection")
 
     async def async_get_bytes(url: str, **options: Any) -> bytes:
@@ -56,10 +55,9 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 def _with_callers_errors(load_url: Callable[..., Any]) -> Callable[..., Any]:
     """`load_url`, whose failures are the request's: libraries that decode media raise whatever they like, and
     vLLM answers 500 or 501 to some of it."""
-    if hasattr(load_url, "__wrapped__"):
+    if load_url.__module__ == __name__:
         return load_url
 
-    @functools.wraps(load_url)
     async def load_or_refuse(self: Any, url: str, *rest: Any, **options: Any) -> Any:
         try:
             return await load_url(self, url, *rest, **options)
