@@ -400,6 +400,28 @@ def test_facts_of_an_adapter_that_is_nowhere_say_so(machine: Machine, tmp_path: 
     assert adapter.problem is not None and "there is no such path" in adapter.problem
 
 
+@pytest.mark.parametrize(
+    ("features", "named"),
+    [
+        ({"use_dora": True, "bias": "all"}, "use_dora and a bias"),
+        ({"modules_to_save": ["embed_tokens", "score"]}, "whole modules (embed_tokens, in modules_to_save)"),
+        ({"modules_to_save": ["score"], "use_dora": False, "bias": "none"}, None),
+    ],
+)
+def test_an_adapter_with_what_vllm_refuses_is_named(
+    machine: Machine, tmp_path: Path, features: dict[str, Any], named: str | None
+) -> None:
+    files = repositories.adapter()
+    config = files["adapter_config.json"] | features
+    path = repositories.write(tmp_path / "a", files | {"adapter_config.json": config})
+    folder = repositories.write(tmp_path / "m", repositories.sharded())
+    facts = models.look(str(folder), environ=machine.environ, root=machine.root, adapters={"a": str(path)})
+    (adapter,) = facts.adapters
+    assert adapter.problem == (
+        f"it has {named}, which vLLM refuses: merge it into the model" if named else None
+    )
+
+
 # ---- downloads, as far as they need no hub
 
 

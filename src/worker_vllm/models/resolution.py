@@ -219,8 +219,19 @@ def adapter(place: Place) -> AdapterFacts:
         base=base if isinstance(base, str) else None,
         rank=max((rank for rank in ranks if isinstance(rank, int)), default=None),
         bytes=place.facts.weight_bytes,
-        problem=None if config else f"{place.part.name} has no {ADAPTER_CONFIG}: it is no LoRA adapter",
+        problem=_refused(config) if config else f"there is no {ADAPTER_CONFIG}: it is no LoRA adapter",
     )
+
+
+def _refused(config: Mapping[str, Any]) -> str | None:
+    """What an adapter has that vLLM refuses (vllm/lora/peft_helper.py), in words."""
+    saved = config.get("modules_to_save")
+    whole = [name for name in saved if name not in ("classifier", "score")] if isinstance(saved, list) else []
+    has = [f"whole modules ({', '.join(map(str, whole))}, in modules_to_save)"] if whole else []
+    has += [key for key in ("use_dora", "lora_bias", "layer_replication", "use_qalora") if config.get(key)]
+    if config.get("bias") not in (None, "none"):
+        has.append("a bias")
+    return f"it has {' and '.join(has)}, which vLLM refuses: merge it into the model" if has else None
 
 
 def _adapter_config(place: Place) -> Mapping[str, Any]:
