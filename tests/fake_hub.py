@@ -18,7 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from aiohttp import web
+
+from worker_vllm.models import hub as hub_module
 
 LARGE = (".safetensors", ".bin", ".pt", ".gguf")
 """What is kept in the file store, as the real hub does for weights."""
@@ -230,6 +233,14 @@ def refused(status: int, code: str, headers: Mapping[str, str] | None = None) ->
     return web.json_response(
         {"error": code}, status=status, headers={**(headers or {}), "X-Error-Code": code}
     )
+
+
+def hurry(patch: pytest.MonkeyPatch) -> None:
+    """Let the hub library ask the hub in HF_ENDPOINT, as this one speaks, and nobody wait for it."""
+    patch.setattr(hub_module, "FIRST_WAIT_SECONDS", 0.01)
+    patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    patch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
 
 
 @contextmanager

@@ -21,12 +21,9 @@ def worker_command(name: str) -> str:
     return f"{sys.executable} {WORKERS / name}"
 
 
-def command(*arguments: str, worker: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "worker_vllm", "local", "--port", "0"),
-        *("--worker-command", worker_command(worker)),
-        *arguments,
-    ]
+def command(*arguments: str, worker: str | None) -> list[str]:
+    workers = ("--worker-command", worker_command(worker)) if worker else ()
+    return [sys.executable, "-m", "worker_vllm", "local", "--port", "0", *workers, *arguments]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -58,8 +55,9 @@ class LocalProcess:
 
 
 @contextmanager
-def local_process(*arguments: str, worker: str, log: Path, **extra: str) -> Iterator[LocalProcess]:
-    """A platform that is ready. It is killed at the end if it still runs; `log` gets its standard error."""
+def local_process(*arguments: str, worker: str | None, log: Path, **extra: str) -> Iterator[LocalProcess]:
+    """A platform that is ready, with a scripted worker, or the real one for None. It is killed at the end if it
+    still runs; `log` gets its standard error."""
     with (
         log.open("w") as errors,
         subprocess.Popen(

@@ -11,7 +11,7 @@ import pytest
 
 from tests import repositories
 from tests.configurations import configure
-from tests.fake_hub import FakeHub, serving
+from tests.fake_hub import FakeHub, hurry, serving
 from worker_vllm import cli, models
 from worker_vllm.cli import bake as verb
 from worker_vllm.configuration import Configuration
@@ -31,9 +31,7 @@ def server() -> Iterator[FakeHub]:
 @pytest.fixture
 def hub(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     server.clear()
-    monkeypatch.setattr(hub_module, "FIRST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    hurry(monkeypatch)
     return server
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests import repositories
 from tests.configurations import configure
-from tests.fake_hub import FakeHub, serving
+from tests.fake_hub import FakeHub, hurry, serving
 from worker_vllm import models
 from worker_vllm.configuration import Configuration
 from worker_vllm.errors import ConfigurationError, EngineStartError, StartupFailure
@@ -40,10 +40,7 @@ def server() -> Iterator[FakeHub]:
 def hub(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     """An empty hub, and nobody who waits for it."""
     server.clear()
-    monkeypatch.setattr(hub_module, "FIRST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
+    hurry(monkeypatch)
     return server
 
 

@@ -77,6 +77,22 @@ def errors_logged() -> Iterator[list[str]]:
         logging.getLogger("worker_vllm").removeHandler(handler)
 
 
+async def codes_of(worker: Worker, batch: list[Any]) -> tuple[list[int], list[str]]:
+    """Run these jobs at once. The code that each ended with, 200 for an answer, and what was logged as an
+    error; `check` holds for each, and none has taken the engine with it."""
+    codes = []
+    with errors_logged() as lines:
+        answers = await asyncio.gather(*(asyncio.wait_for(worker.run(job), 60) for job in batch))
+    for job, chunks in zip(batch, answers, strict=True):
+        try:
+            error = check(chunks)
+        except AssertionError as failure:
+            raise AssertionError(f"{failure}\nthe job: {job!r}\nthe log: {lines}") from failure
+        codes.append(error["code"] if error else 200)
+    assert worker.reports == [], batch
+    return codes, lines
+
+
 def error_of(chunks: list[Any]) -> dict[str, Any] | None:
     """The job's error, if it failed."""
     if chunks and isinstance(chunks[-1], dict) and "error" in chunks[-1]:

@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from tests import models
-from tests.contract.emulator_process import LocalProcess, descendants, environment, living
+from tests.contract.emulator_process import descendants, environment, living, local_process
 from tests.documents import JOBS, README, Block, blocks, shape
 
 # The worker's start is in the first test's time, and this machine's cores are seldom ours alone.
@@ -56,30 +56,16 @@ def commands() -> list[Any]:
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a platform with one worker; at its end nothing is left of them."""
     log = tmp_path_factory.mktemp("local") / "log"
-    arguments = ["--port", "0", "--model", str(models.tiny()), "--set", "send_policy=true"]
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            [sys.executable, "-m", "worker_vllm", "local", *arguments],
-            env=environment(**ENVIRONMENT),
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        ) as process,
-    ):
-        running = LocalProcess(process)
-        try:
-            running.wait_ready()
-            family = descendants(process.pid)
+    arguments = ("--model", str(models.tiny()), "--set", "send_policy=true")
+    try:
+        with local_process(*arguments, worker=None, log=log, **ENVIRONMENT) as running:
+            family = descendants(running.process.pid)
             yield running.url
             assert running.stop(signal.SIGTERM, timeout=60) == 0
             assert living(family) == set()
-        except AssertionError as error:
-            error.add_note("\n".join(log.read_text().splitlines()[-20:]))
-            raise
-        finally:
-            if process.poll() is None:
-                running.stop(signal.SIGTERM, timeout=60)
+    except AssertionError as error:
+        error.add_note("\n".join(log.read_text().splitlines()[-20:]))
+        raise
 
 
 def typed(command: list[str], text: str, local: str, folder: Path) -> str:
