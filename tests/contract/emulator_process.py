@@ -56,8 +56,8 @@ class LocalProcess:
 
 @contextmanager
 def local_process(*arguments: str, worker: str | None, log: Path, **extra: str) -> Iterator[LocalProcess]:
-    """A platform that is ready, with a scripted worker, or the real one for None. It is killed at the end if it
-    still runs; `log` gets its standard error."""
+    """A platform that is ready, with a scripted worker, or the real one for None. It is killed at the end if
+    it still runs; `log` gets its standard error."""
     with (
         log.open("w") as errors,
         subprocess.Popen(
