@@ -81,3 +81,19 @@ def test_the_version_is_in_the_supported_range() -> None:
     version = installed.vllm_version()
     assert version is not None
     assert (0, 26) <= tuple(map(int, version.split("+")[0].split(".")[:2])) <= (0, 33)
+
+
+def test_the_rule_for_intervals_is_the_one_that_a_streams_demand_stands_on() -> None:
+    """`engine/demand.py` writes these fields; `State` in its unit test follows this rule."""
+    import importlib
+
+    state = importlib.import_module("vllm.v1.engine.output_processor").RequestState
+    rule = " ".join(inspect.getsource(state.make_request_output).split())
+    for part in (
+        "if self.stream_interval > 1:",
+        "finished or self.sent_tokens_offset == 0 or self.detokenizer.num_output_tokens() - "
+        "self.sent_tokens_offset >= self.stream_interval",
+        "self.detokenizer.output_token_ids[ self.sent_tokens_offset : ]",
+        "self.sent_tokens_offset = self.detokenizer.num_output_tokens()",
+    ):
+        assert part in rule

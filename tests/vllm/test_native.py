@@ -220,3 +220,19 @@ async def test_a_slow_consumer_gets_merged_items_not_one_per_token(tiny: EngineH
     assert items[0]["usage"]["output"] == 1
     assert items[-1]["usage"]["output"] == 64
     assert len(items) < 40
+
+
+@pytest.mark.parametrize("pause", [0, 0.02, 0.3])
+async def test_a_stream_holds_every_token_however_slowly_it_is_read(demo: EngineHost, pause: float) -> None:
+    params = {"temperature": 0.5, "seed": 7, "max_tokens": 120, "ignore_eos": True, "n": 2, "logprobs": 0}
+    job = {"prompt": "Once upon a time, 東京 🦊,", "sampling_params": params}
+    (plain,) = await run(demo, job)
+    tokens = [0, 0]
+    texts = ["", ""]
+    async for item in stream(demo, {**job, "stream": True}):
+        for index, choice in enumerate(item["choices"]):
+            texts[index] += "".join(choice["tokens"])
+            tokens[index] += len(choice.get("logprobs") or ())
+        await asyncio.sleep(pause)
+    assert texts == ["".join(choice["tokens"]) for choice in plain["choices"]]
+    assert tokens == [120, 120]
