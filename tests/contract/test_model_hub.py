@@ -340,6 +340,16 @@ def test_a_cut_connection_is_taken_up_where_it_broke(
     assert hub.store_url not in caplog.text
 
 
+def test_a_connection_that_breaks_before_a_files_first_byte_is_tried_again(
+    hub: FakeHub, worker: Worker
+) -> None:
+    hub.add(NAME, repositories.sharded(size=50_000))
+    hub.fail("GET /store/", cut_after=0)
+    folder = Path(worker.start().engine["model"].value)
+    assert (folder / repositories.SHARDS[0]).read_bytes() == b"a" * 50_000
+    assert len(hub.asked("GET /store/")) == 3
+
+
 def _part(worker: Worker, data: bytes, name: str = "1234abcd") -> Path:
     """The beginning of a large file, as a worker that was killed a minute ago leaves it."""
     blobs = worker.cache / "models--org--model" / "blobs"

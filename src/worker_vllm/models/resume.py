@@ -48,7 +48,7 @@ def parts_are_used() -> Iterator[None]:
 
     def http_get(url: str, temp_file: BinaryIO, **how: Any) -> None:
         part = _PART.fullmatch(Path(temp_file.name).name)
-        if part is None or how.get("resume_size"):  # a small file, or the library's own resumption
+        if part is None or "resume_size" in how:  # a small file, or a further try of the library's own
             theirs(url, temp_file, **how)
         else:
             _fetch(theirs, url, Path(temp_file.name), part["blob"], how)
