@@ -93,6 +93,25 @@ def test_a_tokenizer_that_cannot_be_made_is_a_finding(
     assert f"1. fatal: {variable} needs" in out
 
 
+@pytest.mark.parametrize(
+    ("variable", "text", "code"),
+    [
+        ("TOKENIZER", "/nowhere", "tokenizer"),
+        ("SPECULATIVE_CONFIG", '{"model": "/nowhere", "num_speculative_tokens": 3}', "speculator"),
+        ("LORA_MODULES", "sql=/nowhere", "adapter"),
+    ],
+)
+def test_what_is_named_and_nowhere_is_a_finding_beside_the_others(
+    capsys: pytest.CaptureFixture[str], folder: str, variable: str, text: str, code: str
+) -> None:
+    status, out, _ = run(capsys, "--json", "--model", folder, "--gpus", "1xH100", **{variable: text})
+    assert status == 1
+    shown = json.loads(out)
+    assert [(finding["level"], finding["code"]) for finding in shown["findings"]] == [("fatal", code)]
+    assert "there is no such path on this machine" in shown["findings"][0]["message"]
+    assert shown["memory"]["weights"] == 40_000
+
+
 @pytest.mark.parametrize("gpus", ["1xH201", "many"])
 def test_an_unknown_gpu_is_a_usage_error(capsys: pytest.CaptureFixture[str], gpus: str) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -46,6 +46,9 @@ def test_gpus_that_are_asked_for_must_be_there() -> None:
     assert found(diagnosis)["gpus-missing"] == "fatal"
     text = about("gpus-missing", diagnosis)
     assert "TENSOR_PARALLEL_SIZE=2 x PIPELINE_PARALLEL_SIZE=2 needs 4 GPUs, and there are 2" in text
+    assert "set TENSOR_PARALLEL_SIZE=2 and PIPELINE_PARALLEL_SIZE=1, or give" in text
+    copies = examine(LLAMA, "2xH100", DATA_PARALLEL_SIZE="3")
+    assert "set DATA_PARALLEL_SIZE=2, or give" in about("gpus-missing", copies)
 
 
 def test_gpus_that_do_nothing_are_named_with_what_they_cost() -> None:
@@ -213,9 +216,9 @@ def test_an_adapter_of_another_model_is_noted(base: str, said: bool) -> None:
     assert found(examine("qwen3-8b", model=model)) == ({"adapter-base": "note"} if said else {})
 
 
-def test_an_adapter_that_cannot_be_looked_at_is_a_warning() -> None:
+def test_an_adapter_that_cannot_be_used_ends_the_start() -> None:
     model = facts("qwen3-8b", adapters=(AdapterFacts("sql", "/x", problem="there is no such path"),))
-    assert found(examine("qwen3-8b", model=model)) == {"adapter": "warning"}
+    assert found(examine("qwen3-8b", model=model)) == {"adapter": "fatal"}
 
 
 @pytest.mark.parametrize("template", [None, "{% for m in messages %}"])

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from worker_vllm.configuration import Configuration
     from worker_vllm.doctor import Finding
+    from worker_vllm.errors import StartupFailure
     from worker_vllm.models import ModelFacts
+    from worker_vllm.models.wanted import Part, Wanted
 
 _SUMMARY = "say what will go wrong with a model on some GPUs, in seconds"
 
@@ -91,7 +93,7 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _look(resolved: Configuration, environ: Mapping[str, str]) -> tuple[ModelFacts, list[Finding]]:
-    """The model's facts, and why there are none or it cannot be run."""
+    """The model's facts, and what of all that is named cannot be had or cannot be run."""
     from worker_vllm import models
     from worker_vllm.doctor import Finding
     from worker_vllm.errors import StartupFailure
@@ -99,7 +101,7 @@ def _look(resolved: Configuration, environ: Mapping[str, str]) -> tuple[ModelFac
     from worker_vllm.models import tokenizer as tokenizers
 
     asked = wanted.of(resolved)
-    tokenizer = next((part for part in asked.others if part.role == "tokenizer"), None)
+    found, tokenizer = _not_there(asked, environ)
     try:
         facts = models.look(
             asked.model.name,
@@ -112,13 +114,37 @@ def _look(resolved: Configuration, environ: Mapping[str, str]) -> tuple[ModelFac
         )
     except StartupFailure as failure:
         # a hub that cannot be asked from here is no fault of the endpoint's
-        trouble = Finding(
-            "fatal" if failure.permanent else "warning", "model-not-found", failure.in_one_line()
-        )
-        return models.ModelFacts(asked.model.name, "hub"), [trouble]
+        found.append(Finding("fatal" if failure.permanent else "warning", "model-not-found", _said(failure)))
+        return models.ModelFacts(asked.model.name, "hub"), found
     troubles = support.problems(facts, trust_remote_code=asked.trust_remote_code, overrides=asked.overrides)
-    found = [Finding("fatal", "model-unsupported", trouble) for trouble in troubles]
+    found += [Finding("fatal", "model-unsupported", trouble) for trouble in troubles]
     if not asked.skips_tokenizer and facts.weights.format != "gguf":
         troubles = tokenizers.problems(facts, environ, mode=asked.tokenizer_mode)
         found += [Finding("fatal", "tokenizer", trouble) for trouble in troubles]
     return facts, found
+
+
+def _not_there(asked: Wanted, environ: Mapping[str, str]) -> tuple[list[Finding], Part | None]:
+    """What is wrong with the places of tokenizer and drafter, and the tokenizer's part if it can be had."""
+    from worker_vllm.doctor import Finding
+    from worker_vllm.errors import StartupFailure
+    from worker_vllm.models import resolution
+
+    found: list[Finding] = []
+    tokenizer = None
+    for part in (part for part in asked.others if part.role != "adapter"):
+        try:
+            resolution.locator(asked, environ).find(part)
+        except StartupFailure as failure:
+            said = _said(failure)
+            if part.role == "tokenizer":
+                found.append(Finding("fatal" if failure.permanent else "warning", "tokenizer", said))
+            else:
+                found.append(Finding("fatal" if failure.permanent else "warning", "speculator", said))
+        else:
+            tokenizer = part if part.role == "tokenizer" else tokenizer
+    return found, tokenizer
+
+
+def _said(failure: StartupFailure) -> str:
+    return "; ".join(getattr(failure, "problems", ())) or failure.in_one_line()

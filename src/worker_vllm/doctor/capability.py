@@ -90,7 +90,7 @@ def _dtype(case: Case, named: str) -> Iterator[Finding]:
                 "float16-unstable",
                 f"{case.variable('dtype')}={explicit}, and {family} overflows in float16: vLLM refuses it",
                 "vLLM bars this family from float16",
-                "leave DTYPE away: the card has bfloat16",
+                "leave DTYPE out: the card has bfloat16",
             )
         return
     if family and explicit in ("auto", "float16", "half", "bfloat16"):
@@ -113,7 +113,7 @@ def _dtype(case: Case, named: str) -> Iterator[Finding]:
             "bfloat16",
             f"{case.variable('dtype')}=bfloat16, and {named} has no bfloat16: vLLM refuses to start",
             "bfloat16 arithmetic begins at capability 8.0",
-            "set DTYPE=float16, or leave DTYPE away",
+            "set DTYPE=float16, or leave DTYPE out",
         )
     elif explicit == "auto" and case.shape.dtype == "bfloat16":
         yield Finding(
@@ -164,7 +164,7 @@ def _cache_dtype(case: Case, capability: Capability, named: str) -> Iterator[Fin
             f"{case.variable('kv_cache_dtype')}={given} on {named}: FlashAttention does not read it there",
             "an fp8 cache needs fp8 arithmetic, or a slower backend that converts as it reads; vLLM refuses "
             "to start where none is left",
-            "leave KV_CACHE_DTYPE away, or choose a GPU of capability 8.9 or later",
+            "leave KV_CACHE_DTYPE out, or choose a GPU of capability 8.9 or later",
         )
     if given.startswith("nvfp4") and capability < _FP4_CAPABILITY:
         yield Finding(
@@ -172,7 +172,7 @@ def _cache_dtype(case: Case, capability: Capability, named: str) -> Iterator[Fin
             "kv-cache-dtype",
             f"{case.variable('kv_cache_dtype')}={given} is made for Blackwell, and this is {named}",
             "fp4 begins at capability 10.0",
-            "use KV_CACHE_DTYPE=fp8 or leave it away",
+            "use KV_CACHE_DTYPE=fp8 or leave it out",
         )
 
 
@@ -187,7 +187,7 @@ def _attention(case: Case, capability: Capability, named: str) -> Iterator[Findi
                 f"{case.variable('attention_backend')}={backend} does not run on {named}: vLLM refuses it",
                 f"it is made for capability {lowest[0]}.{lowest[1]}"
                 + (" and later" if highest[0] > 90 else f" to {highest[0]}.x"),
-                "leave it away: vLLM chooses what runs",
+                "leave it out: vLLM chooses what runs",
             )
         return
     if capability < _FLASH_CAPABILITY:

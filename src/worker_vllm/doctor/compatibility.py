@@ -48,7 +48,7 @@ def findings(case: Case) -> Iterator[Finding]:
 
 def _files(case: Case) -> Iterator[Finding]:
     facts = case.facts
-    if not facts.config and facts.source != "remote" and facts.weights.format != "gguf":
+    if not facts.config and facts.files and facts.weights.format != "gguf":
         yield Finding(
             "warning",
             "model-not-found",
@@ -116,7 +116,7 @@ def _quantization(case: Case) -> Iterator[Finding]:
             "quantization-differs",
             f"{case.variable('quantization')}={given}, and the checkpoint is quantized with {written}",
             "vLLM takes the method from the checkpoint, and refuses one that contradicts it",
-            "leave QUANTIZATION away",
+            "leave QUANTIZATION out",
         )
 
 
@@ -124,7 +124,13 @@ def _adapters(case: Case) -> Iterator[Finding]:
     highest = case.value("max_lora_rank")
     for adapter in case.facts.adapters:
         if adapter.problem:
-            yield Finding("warning", "adapter", f"adapter {adapter.name}: {adapter.problem}")
+            yield Finding(
+                "fatal",
+                "adapter",
+                f"adapter {adapter.name}: {adapter.problem}",
+                "the adapters of LORA_MODULES are loaded at the start, and one that fails ends it",
+                "mend its entry in LORA_MODULES, or remove it",
+            )
         if adapter.base and not _is_same_model(adapter.base, case.facts):
             yield Finding(
                 "note",

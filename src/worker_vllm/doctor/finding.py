@@ -16,6 +16,7 @@ CODES: Mapping[str, str] = {
     "model-not-found": "the model's configuration cannot be read, so nothing is known of its size",
     "model-unsupported": "vLLM cannot run the model, or only with its own code (TRUST_REMOTE_CODE)",
     "tokenizer": "vLLM cannot make the tokenizer that the settings ask for",
+    "speculator": "the drafter that SPECULATIVE_CONFIG names cannot be had",
     "weights-incomplete": "weight files that the index names are missing",
     "weights-too-large": "the weights do not fit the share of the memory that vLLM may use",
     "context-does-not-fit": "the KV cache does not hold one request of the full context length",
@@ -58,7 +59,9 @@ CODES: Mapping[str, str] = {
 """Every code with what it stands for; docs/doctor.md is tested against it."""
 
 
-OF_THE_CONFIGURATION = frozenset({"model-unsupported", "parallel-heads", "max-model-len", "adapter-rank"})
+OF_THE_CONFIGURATION = frozenset(
+    {"model-unsupported", "parallel-heads", "max-model-len", "adapter-rank", "adapter"}
+)
 """Codes of what no other machine mends."""
 
 

@@ -108,7 +108,7 @@ def _count(case: Case) -> Iterator[Finding]:
             "gpus-missing",
             f"{asked} needs {used} GPUs, and there {_is(there)} {there}",
             "each GPU holds one part of the model",
-            f"set TENSOR_PARALLEL_SIZE={_most(case, there)}, or give the endpoint {used} GPUs a worker",
+            f"set {_fewer(case, there)}, or give the endpoint {used} GPUs a worker",
         )
     elif used < there:
         yield Finding(
@@ -129,8 +129,14 @@ def _count(case: Case) -> Iterator[Finding]:
         )
 
 
-def _most(case: Case, there: int) -> int:
-    return max(n for n in range(1, there + 1) if case.shape.heads % n == 0)
+def _fewer(case: Case, there: int) -> str:
+    """The settings that make do with the GPUs that are there."""
+    if case.gpus_per_copy <= there:
+        return f"DATA_PARALLEL_SIZE={there // case.gpus_per_copy}"
+    most = max(n for n in range(1, there + 1) if case.shape.heads % n == 0)
+    others = {"PIPELINE_PARALLEL_SIZE": case.pipeline_parallel, "DATA_PARALLEL_SIZE": case.data_parallel}
+    ones = [f"{name}=1" for name, size in others.items() if size > 1]
+    return " and ".join([f"TENSOR_PARALLEL_SIZE={most}", *ones])
 
 
 def _use_them(case: Case, there: int, used: int) -> str:
