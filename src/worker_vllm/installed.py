@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import metadata
 
 import worker_vllm
@@ -15,6 +16,15 @@ def version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The release's numbers, to compare it by: without trailing zeros and what follows them (rc1, +cu130)."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    parts = [int(part) for part in found[0].split(".")] if found else []
+    while len(parts) > 1 and parts[-1] == 0:
+        parts.pop()
+    return tuple(parts)
 
 
 def vllm_version() -> str | None:

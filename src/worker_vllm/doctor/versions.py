@@ -30,7 +30,11 @@ def findings(
     if name is None:
         return
     vllm, transformers = str(version(name)), version("transformers")
-    if transformers and _numbers(transformers) >= (5,) and _numbers(vllm) < _NO_EXTENDED_TOKENS:
+    if (
+        transformers
+        and installed.numbers(transformers) >= (5,)
+        and installed.numbers(vllm) < _NO_EXTENDED_TOKENS
+    ):
         yield Finding(
             "fatal",
             "versions",
@@ -58,9 +62,9 @@ def findings(
 def satisfies(version: str, bounds: str) -> bool:
     """Whether `version` is within `bounds`, such as ">=5.16.1,<5.20". Pre-releases count as their release,
     and a bound that is not understood as kept."""
-    have = _numbers(version)
+    have = installed.numbers(version)
     for sign, text in _BOUND.findall(bounds):
-        want = _numbers(text)
+        want = installed.numbers(text)
         same = have[: len(want)] == want
         kept = {
             "<": have < want,
@@ -74,12 +78,3 @@ def satisfies(version: str, bounds: str) -> bool:
         if not kept:
             return False
     return True
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The release's numbers, trailing zeros and what follows them left out."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = [int(part) for part in found[0].split(".")] if found else []
-    while len(numbers) > 1 and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)

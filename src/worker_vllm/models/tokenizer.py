@@ -10,7 +10,7 @@ from worker_vllm.models.facts import ModelFacts
 
 _MISTRAL_FILES = ("tekken.json", "tokenizer.model", "tokenizer.mm.model")
 _FAST_PACKAGE = "fastokens"
-_FAST_SINCE = (0, 2, 0)  # vllm/tokenizers/fastokens.py
+_FAST_SINCE = (0, 2)  # vllm/tokenizers/fastokens.py
 
 
 def problems(model: ModelFacts, environ: Mapping[str, str], *, mode: str = "auto") -> list[str]:
@@ -31,15 +31,10 @@ def problems(model: ModelFacts, environ: Mapping[str, str], *, mode: str = "auto
             "TOKENIZER_MODE out"
         )
     wants_fast = environ.get("VLLM_USE_FASTOKENS", "").strip().lower() in values.TRUE_WORDS
-    if wants_fast and _version(_FAST_PACKAGE) < _FAST_SINCE:
+    if wants_fast and installed.numbers(installed.version(_FAST_PACKAGE) or "") < _FAST_SINCE:
         least = ".".join(map(str, _FAST_SINCE))
         found.append(
             f"VLLM_USE_FASTOKENS=1 needs the package {_FAST_PACKAGE} {least} or later, which is not here: "
             "leave the variable out, or add the package to the image"
         )
     return found
-
-
-def _version(package: str) -> tuple[int, ...]:
-    parts = (installed.version(package) or "").split(".")[:3]
-    return tuple(int(part) for part in parts if part.isdigit())

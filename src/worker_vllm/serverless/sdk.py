@@ -7,7 +7,6 @@ changes, only slower to take jobs and less careful when it stops.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import logging
 import multiprocessing
@@ -17,6 +16,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from importlib import metadata
 from typing import Any, Protocol
 
+from worker_vllm import children, installed
 from worker_vllm.errors import ConfigurationError
 from worker_vllm.serverless.delivery import Delivery
 from worker_vllm.serverless.handler import Handler
@@ -30,7 +30,6 @@ MINIMUM_VERSION = (1, 10, 1)
 worker restarted beside such a file never takes a job again."""
 
 _LOG_LEVELS = ("NOTSET", "TRACE", "DEBUG", "INFO", "WARN", "ERROR")
-_PR_SET_PDEATHSIG = 1
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ def prepare(environ: MutableMapping[str, str]) -> None:
     """
     problems = []
     version = metadata.version("runpod")
-    if _numbers(version) < MINIMUM_VERSION:
+    if installed.numbers(version) < MINIMUM_VERSION:
         problems.append(f"runpod {version} is installed, which writes prompts to disk; 1.12.0 is needed")
     if not environ.get("RUNPOD_WEBHOOK_GET_JOB"):
         problems.append(
@@ -154,9 +153,7 @@ def _tie_ping_to_this_process() -> None:
     ping = rp_ping.Heartbeat.process_loop
 
     def process_loop(mirror: Any = None, test: bool = False) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            return
+        children.end_with_parent(parent)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(
             signal.SIGINT, signal.SIG_IGN
@@ -173,7 +170,3 @@ def _use_the_platforms_key() -> None:
     from runpod.cli.groups.config import functions
 
     functions.CREDENTIAL_FILE = os.devnull + "/none"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
