@@ -19,6 +19,7 @@ from pathlib import Path
 _REGISTRY = "model_executor/models/registry.py"
 _CONFIGS = "transformers_utils/config.py"
 _AUTO = "models/auto"
+_FAMILIES = ("auto_mappings.py", "configuration_auto.py")  # transformers 5, and 4
 
 _SUFFIXES = re.compile(
     r"(ForCausalLM|ForConditionalGeneration|ChatModel|LMHeadModel|ForTextEncoding|EmbeddingModel"
@@ -57,6 +58,14 @@ class Architectures:
         """Whether transformers has a class or a model_type of that name."""
         return f'"{name}"' in self._transformers
 
+    def reads(self, model_type: str) -> bool:
+        """Whether vLLM or transformers reads the configuration of that family."""
+        return model_type in self.model_types or self.in_transformers(model_type)
+
+    def families(self) -> frozenset[str]:
+        """The families that `reads` knows, and some other names in lower case."""
+        return self.model_types | frozenset(re.findall(r'"([a-z][a-z0-9_-]+)"', self._transformers))
+
 
 def stem(architecture: str) -> str:
     """A class's name without the ending that says what it is used for."""
@@ -72,6 +81,22 @@ def surely_runs(architecture: str) -> bool:
     except (OSError, ValueError):
         return False
     return f'"{architecture}": (' in text
+
+
+def surely_reads(model_type: str) -> bool:
+    """Whether vLLM or transformers, as installed, names the family; likewise by a look at their texts."""
+    transformers = _folder("transformers")
+    places = [root / _CONFIGS for root in (_folder("vllm"),) if root]
+    places += [transformers / _AUTO / name for name in _FAMILIES] if transformers else []
+    for place in places:
+        try:
+            if re.search(
+                rf'"{re.escape(model_type)}"|\b{re.escape(model_type)}=', place.read_text(encoding="utf-8")
+            ):
+                return True
+        except (OSError, ValueError):
+            continue
+    return False
 
 
 @cache

@@ -56,6 +56,33 @@ def test_an_unknown_class_is_told_its_nearest_neighbours() -> None:
     assert "(nearest: LlamaForCausalLM, Llama4ForCausalLM" in problem
 
 
+def test_a_family_that_nothing_reads_is_told_its_nearest_neighbour() -> None:
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "lama"}
+    (problem,) = problems(config)
+    assert "org/m is of the family lama (model_type), which neither vLLM nor transformers" in problem
+    assert "(nearest: llama)" in problem
+    assert problems(config, plugins=("a-plugin",)) == []
+    assert problems(config, overrides={"model_type": "llama"}) == []
+    assert problems(config, trust_remote_code=True, overrides={"auto_map": OWN}) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "runs"),
+    [
+        (["LlamaForCausalLM"], None),
+        (["LlamaForSequenceClassification"], None),
+        (["CwmForCausalLM"], "CwmForCausalLM"),
+    ],
+)
+def test_what_transformers_runs_for_vllm_is_told(
+    monkeypatch: pytest.MonkeyPatch, names: list[str], runs: str | None
+) -> None:
+    monkeypatch.setattr(vllm_architectures, "installed", known)
+    monkeypatch.setattr(vllm_architectures, "surely_runs", lambda _: False)
+    facts = ModelFacts("org/m", "hub", config={"architectures": names})
+    assert support.runs_in_transformers(facts) == runs
+
+
 def test_a_class_that_vllm_dropped_is_told_with_the_last_version() -> None:
     assert "which vLLM dropped after 0.9.2" in problems({"architectures": ["Phi3SmallForCausalLM"]})[0]
 

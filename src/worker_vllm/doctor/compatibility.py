@@ -11,6 +11,7 @@ from worker_vllm.doctor.finding import Finding
 from worker_vllm.doctor.shape import rope_parameters
 from worker_vllm.models.cache import REPOSITORY
 from worker_vllm.models.facts import ModelFacts
+from worker_vllm.models.support import runs_in_transformers
 
 _SAME_METHOD = {
     "awq_marlin": "awq",
@@ -26,6 +27,7 @@ _SAME_METHOD = {
 def findings(case: Case) -> Iterator[Finding]:
     """What the configuration says against the case."""
     yield from _files(case)
+    yield from _backend(case)
     yield from _length(case)
     yield from _quantization(case)
     yield from _adapters(case)
@@ -64,6 +66,19 @@ def _files(case: Case) -> Iterator[Finding]:
             f"{len(missing)} of the weight files that the index names are missing, {missing[0]} for one",
             "a download that was broken off, or a copy that was not whole",
             "fetch the model again",
+        )
+
+
+def _backend(case: Case) -> Iterator[Finding]:
+    overrides = case.value("hf_overrides")
+    name = runs_in_transformers(case.facts, overrides if isinstance(overrides, dict) else None)
+    if name is not None:
+        yield Finding(
+            "note",
+            "transformers-backend",
+            f"vLLM has no {name} of its own and runs transformers' class, if that allows it",
+            "the class is not in vLLM's registry",
+            "expect it to be slower; a model whose class vLLM has needs no such detour",
         )
 
 

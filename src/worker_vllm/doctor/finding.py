@@ -15,6 +15,7 @@ a figure that is an estimate says that it will not. Note: worth knowing."""
 CODES: Mapping[str, str] = {
     "model-not-found": "the model's configuration cannot be read, so nothing is known of its size",
     "model-unsupported": "vLLM cannot run the model, or only with its own code (TRUST_REMOTE_CODE)",
+    "transformers-backend": "vLLM runs the model through transformers' own class",
     "tokenizer": "vLLM cannot make the tokenizer that the settings ask for",
     "speculator": "the drafter that SPECULATIVE_CONFIG names cannot be had",
     "weights-incomplete": "weight files that the index names are missing",

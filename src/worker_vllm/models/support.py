@@ -39,7 +39,19 @@ def problems(
     found = _gguf(model, known) if model.weights.format == "gguf" else []
     if _needs_own_code(config, known):
         return found if trust_remote_code else [*found, f"{model.name} {_OWN_CODE}"]
-    return [*found, *_architecture(model, config, known)]
+    return [*found, *_family(model, config, known), *_architecture(model, config, known)]
+
+
+def runs_in_transformers(model: ModelFacts, overrides: Mapping[str, Any] | None = None) -> str | None:
+    """The class that transformers has and vLLM has not, where that is what will run; None otherwise."""
+    config = {**model.config, **(overrides or {})}
+    names = _names(config)
+    if not names or any(map(vllm_architectures.surely_runs, names)):
+        return None
+    known = vllm_architectures.installed()
+    if known is None or known.plugins or any(map(known.runs, names)):
+        return None
+    return next(filter(known.in_transformers, names), None)
 
 
 def _is_plain(model: ModelFacts, config: Mapping[str, Any]) -> bool:
@@ -48,6 +60,7 @@ def _is_plain(model: ModelFacts, config: Mapping[str, Any]) -> bool:
         not config.get("auto_map")
         and model.weights.format != "gguf"
         and any(map(vllm_architectures.surely_runs, _names(config)))
+        and (not isinstance(kind := config.get("model_type"), str) or vllm_architectures.surely_reads(kind))
     )
 
 
@@ -75,7 +88,7 @@ def _needs_own_code(config: Mapping[str, Any], known: Architectures) -> bool:
         return False
     kind = config.get("model_type")
     names = _names(config)
-    reads_config = isinstance(kind, str) and (kind in known.model_types or known.in_transformers(kind))
+    reads_config = isinstance(kind, str) and known.reads(kind)
     runs = any(known.runs(name) or known.in_transformers(name) for name in names)
     return not ((reads_config or "AutoConfig" not in auto_map) and (runs or not names))
 
@@ -83,6 +96,21 @@ def _needs_own_code(config: Mapping[str, Any], known: Architectures) -> bool:
 def _names(config: Mapping[str, Any]) -> list[str]:
     names = config.get("architectures")
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _family(model: ModelFacts, config: Mapping[str, Any], known: Architectures) -> list[str]:
+    """Whether config.json can be read; one in Mistral's own form (params.json) is read by vLLM itself."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or not kind or known.plugins or "params.json" in model.files:
+        return []
+    if known.reads(kind) or "AutoConfig" in (config.get("auto_map") or {}):
+        return []
+    near = nearest(kind, known.families())
+    hint = f" (nearest: {near})" if near else ""
+    return [
+        f"{model.name} is of the family {kind} (model_type), which neither vLLM nor transformers, as "
+        f"installed, reads{hint}: choose another model, or an image with a later vLLM"
+    ]
 
 
 def _architecture(model: ModelFacts, config: Mapping[str, Any], known: Architectures) -> list[str]:
