@@ -71,17 +71,21 @@ def visible_gpus(environ: Mapping[str, str]) -> int:
 
 def gpu_names() -> tuple[str, ...]:
     """What the driver calls the GPUs of this machine, visible to this process or not; () without a driver."""
-    return _nvml(_names) or ()
+    return ask_driver(_names) or ()
 
 
 def _nvml_count() -> int:
-    return _nvml(_count) or 0
+    return ask_driver(_count) or 0
 
 
-def _nvml(read: Callable[[Any], T]) -> T | None:
-    """What `read` finds with the driver's management library, which creates no CUDA context; None without."""
+def ask_driver(read: Callable[[Any], T], nvml: Any = None) -> T | None:
+    """What `read` finds with the driver's management library, which creates no CUDA context; None without.
+
+    Args:
+        nvml: the library; None loads it.
+    """
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        nvml = nvml or ctypes.CDLL("libnvidia-ml.so.1")
         if nvml.nvmlInit_v2() != 0:
             return None
         try:

@@ -3,7 +3,6 @@ which creates no CUDA context."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import itertools
 import re
@@ -19,7 +18,6 @@ from worker_vllm.configuration import machine
 from worker_vllm.doctor import gpus
 from worker_vllm.doctor.gpus import GpuKind
 
-_NVML = "libnvidia-ml.so.1"
 _MEMORY_V2 = 2
 _P2P_WRITE = 1
 
@@ -108,21 +106,15 @@ def this_machine(environ: Mapping[str, str], nvml: Any = None, shm: Path = Path(
     """What this machine offers to a process with this environment.
 
     Args:
-        nvml: the driver's management library; None loads it.
+        nvml: see `machine.ask_driver`.
     """
     platform = machine.detect(environ).platform
     memory = machine.free_memory()
     if platform == "cpu":
         return Hardware("cpu", host_memory=memory)
     shared = shutil.disk_usage(shm).total if shm.exists() else None
-    with contextlib.suppress(OSError, AttributeError):
-        nvml = nvml or ctypes.CDLL(_NVML)
-        if nvml.nvmlInit_v2() == 0:
-            try:
-                return _found(nvml, environ, shared, memory)
-            finally:
-                nvml.nvmlShutdown()
-    return Hardware("gpu", shared_memory=shared, torch_cuda=torch_cuda(), host_memory=memory)
+    found = machine.ask_driver(lambda driver: _found(driver, environ, shared, memory), nvml)
+    return found or Hardware("gpu", shared_memory=shared, torch_cuda=torch_cuda(), host_memory=memory)
 
 
 def _found(nvml: Any, environ: Mapping[str, str], shared: int | None, memory: int) -> Hardware:
