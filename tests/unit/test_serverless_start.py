@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -40,6 +42,23 @@ def test_a_worker_stays_up_for_permanent_faults_on_the_live_platform_only(
 ) -> None:
     environ = {"STARTUP_FAILURE": choice, "RUNPOD_WEBHOOK_GET_JOB": url}
     assert start.stays_up(failure, environ) is stays
+
+
+def test_each_refused_job_is_a_line_also_where_the_configuration_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[Any] = []
+
+    def serve(handler: Any, **_: Any) -> None:
+        async def run() -> None:
+            given.extend([chunk async for chunk in handler({"id": "j-1"})])
+
+        asyncio.run(run())
+
+    monkeypatch.setattr(start.sdk, "load", lambda: serve)
+    assert start.answer(PERMANENT, {"RUNPOD_WEBHOOK_GET_JOB": LIVE}) == 0
+    assert "A=1: expected a word" in given[0]["error"]
+    assert "job j-1 refused" in capsys.readouterr().out
 
 
 def test_bringing_a_model_is_a_phase_of_its_own_and_a_local_one_is_not_downloaded(tmp_path: Path) -> None:

@@ -165,6 +165,8 @@ def stays_up(failure: StartupFailure, environ: Mapping[str, str]) -> bool:
 def answer(failure: StartupFailure, environ: MutableMapping[str, str]) -> int:
     """Stay up without an engine and fail each job with the reason, until told to stop; returns the exit
     code."""
+    worker = settings.read(environ).settings
+    log.configure(worker.log_format, worker.log_level)  # the configuration may have failed before `run` did
     reason = failure.in_one_line()
     logger.error("the worker cannot start and answers every job with the reason: %s", reason)
     error = StartupFailure(f"the worker cannot start: {reason}").to_json()
@@ -176,7 +178,7 @@ def answer(failure: StartupFailure, environ: MutableMapping[str, str]) -> int:
     async def ready() -> None:
         return
 
-    sign.Sign(settings.read(environ).settings.worker_state_file).refusing(reason)
+    sign.Sign(worker.worker_state_file).refusing(reason)
     sdk.prepare(environ)
     sdk.load()(handler, concurrency=lambda _: ANSWERS_AT_ONCE, ready=ready)
     return health.EXIT_STOPPED
