@@ -297,6 +297,14 @@ def test_trouble_that_passes_is_waited_out(
     assert caplog.text.count("trying again in") == 3
 
 
+def test_the_doctor_does_not_wait_for_a_hub_in_trouble(hub: FakeHub, worker: Worker) -> None:
+    hub.add(NAME, repositories.sharded())
+    hub.fail("/api/models", times=100, status=503)
+    with pytest.raises(EngineStartError, match="does not answer"):
+        models.look(NAME, environ=worker.environ, root=worker.root)
+    assert len(hub.requests) == 1
+
+
 def test_offline_and_not_here_is_a_matter_of_settings(hub: FakeHub, worker: Worker) -> None:
     hub.add(NAME, repositories.sharded())
     failure = worker.fails(HF_HUB_OFFLINE="1")

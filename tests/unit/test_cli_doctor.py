@@ -112,6 +112,12 @@ def test_what_is_named_and_nowhere_is_a_finding_beside_the_others(
     assert shown["memory"]["weights"] == 40_000
 
 
+def test_of_a_model_that_vllm_reads_itself_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--json", "--model", "s3://bucket/model", "--gpus", "1xH100")
+    assert status == 0
+    assert [finding["code"] for finding in json.loads(out)["findings"]] == ["model-not-found"]
+
+
 @pytest.mark.parametrize("gpus", ["1xH201", "many"])
 def test_an_unknown_gpu_is_a_usage_error(capsys: pytest.CaptureFixture[str], gpus: str) -> None:
     with pytest.raises(SystemExit) as ended:

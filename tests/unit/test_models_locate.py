@@ -273,6 +273,8 @@ def test_base_path_and_download_dir_are_looked_into(machine: Machine, tmp_path: 
     assert machine.find().directory == wanted
     wanted = repositories.cached(folder, "org/other", repositories.sharded())
     assert machine.find("org/other", download_dir=str(folder)).directory == wanted
+    environ = machine.environ | {"DOWNLOAD_DIR": str(folder), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    assert models.look("org/other", environ=environ, root=machine.root).directory == wanted
 
 
 def test_what_is_downloaded_goes_where_it_will_be_looked_for(machine: Machine) -> None:

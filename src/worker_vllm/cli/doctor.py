@@ -134,9 +134,10 @@ def _not_there(asked: Wanted, environ: Mapping[str, str]) -> tuple[list[Finding]
     tokenizer = None
     for part in (part for part in asked.others if part.role != "adapter"):
         try:
-            resolution.locator(asked, environ).find(part)
+            resolution.locator(asked, environ, make_hub=resolution.hub_asked_once).find(part)
         except StartupFailure as failure:
             said = _said(failure)
+            said = said if part.variable in said else f"{part.variable}: {said}"
             if part.role == "tokenizer":
                 found.append(Finding("fatal" if failure.permanent else "warning", "tokenizer", said))
             else:

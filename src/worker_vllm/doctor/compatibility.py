@@ -50,6 +50,13 @@ def findings(case: Case) -> Iterator[Finding]:
 
 def _files(case: Case) -> Iterator[Finding]:
     facts = case.facts
+    if facts.source == "remote":
+        yield Finding(
+            "note",
+            "model-not-found",
+            f"{facts.name} is read by vLLM itself as it starts, so nothing is said about it",
+            "its files are looked at on this machine and on the hub alone",
+        )
     if not facts.config and facts.files and facts.weights.format != "gguf":
         yield Finding(
             "warning",

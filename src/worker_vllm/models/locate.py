@@ -59,7 +59,7 @@ class Locator:
         root: where the image's own files are, and RunPod's volume.
         baked: the model in the image.
         token: HF_TOKEN, where it is not in `environ`.
-        download_dir: DOWNLOAD_DIR.
+        download_dir: DOWNLOAD_DIR, where it is not in `environ`.
         load_format: LOAD_FORMAT.
         needs_tokenizer: whether a model is whole only with its tokenizer.
         make_hub: makes the hub; tests give it no pauses.
@@ -80,6 +80,8 @@ class Locator:
         self._environ = environ
         self._baked = baked
         self._token = token
+        if not download_dir and not values.is_unset(environ.get("DOWNLOAD_DIR")):
+            download_dir = environ["DOWNLOAD_DIR"]
         self._caches = cache.all_of(environ, root, download_dir)
         # RunPod's own cache is the platform's to fill
         self._downloads = cache.expanded(download_dir, environ) if download_dir else cache.default(environ)

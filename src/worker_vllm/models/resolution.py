@@ -129,7 +129,7 @@ def look(
     load_format: str = "auto",
     root: Path = Path("/"),
 ) -> ModelFacts:
-    """The facts of a model by its name. Downloads no weights.
+    """The facts of a model by its name. Downloads no weights, and asks the hub once.
 
     Args:
         adapters: LoRA adapters, title to repository or path; one that cannot be had says so in its facts.
@@ -140,7 +140,7 @@ def look(
         EngineStartError: the hub cannot be asked now.
     """
     asked = Wanted(Part("model", name, revision), load_format=load_format, needs_tokenizer=tokenizer is None)
-    found = locator(asked, environ, root)
+    found = locator(asked, environ, root, hub_asked_once)
     places = [found.find(asked.model)]
     if tokenizer:
         places.append(found.find(Part("tokenizer", tokenizer, tokenizer_revision, "TOKENIZER")))
@@ -149,15 +149,17 @@ def look(
     return replace(facts, adapters=looked)
 
 
+def hub_asked_once(*arguments: Any) -> Hub:
+    """A hub for `locator` that is not waited for where it is in trouble."""
+    return Hub(*arguments).without_patience()
+
+
 def config_reader(environ: Mapping[str, str], root: Path = Path("/")) -> Reader:
     """Reads a model's config.json wherever it is; None where it cannot be had. The hub is asked once, as
     `resolve` meets the same obstacle and says more about it."""
 
-    def hub(*arguments: Any) -> Hub:
-        return Hub(*arguments).without_patience()
-
     def read(model: str, revision: str | None) -> Mapping[str, Any] | None:
-        found = locator(Wanted(Part("model", model)), environ, root, hub)
+        found = locator(Wanted(Part("model", model)), environ, root, hub_asked_once)
         try:
             return found.find(Part("model", model, revision)).facts.config or None
         except StartupFailure:
