@@ -8,11 +8,8 @@ of length tells them apart, the number of ways does. vLLM's backend "guidance" g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from worker_vllm.errors import RequestError
 
 TEXT_LENGTH = 16
 """The ways are counted for the text of so many characters that has most of them."""
@@ -24,17 +21,6 @@ COUNTED_FROM = 8
 MAX_LINKS = 30_000
 """An expression with more places that can follow each other is not looked at, and refused."""
 
-CONSTRAINING_FIELDS = (
-    "structured_outputs",
-    "response_format",
-    "text",
-    "output_config",
-    "tools",
-    "questions",
-    "sampling_params",
-)
-"""Fields of a route's body from which vLLM makes constraints."""
-
 Accepts = Callable[[str], bool]
 _WORD: Accepts = lambda c: c.isalnum() or c == "_"  # noqa: E731
 _CLASSES: dict[str, Accepts] = {"w": _WORD, "d": str.isdigit, "s": str.isspace}
@@ -43,35 +29,22 @@ _COMMON = "aA_- .,é\n"
 _MAX_LETTERS = 32
 
 
-def check_patterns(value: Any, param: str) -> None:
-    """Raise RequestError where a regular expression in `value`, constraint or schema, has too many ways."""
-    for pattern in _patterns(value):
-        if is_ambiguous(pattern):
-            raise RequestError(
-                f"{param} holds a regular expression that takes the same text in too many ways, which would "
-                "stall the engine: let what is repeated begin or end with what nothing beside it takes, and "
-                "use * or + in place of {m,n}",
-                param=param,
-            )
-
-
 def is_ambiguous(pattern: str) -> bool:
-    """Whether `pattern` takes some short text in too many ways; False for what cannot be read."""
-    reader = _Reader(pattern)
+    """Whether `pattern` takes some short text in too many ways, or is nested too deeply to tell; False for
+    what cannot be read."""
+    places = Places()
     try:
-        first = reader.alternatives().first
-    except (IndexError, ValueError, RecursionError):
-        return False  # vLLM says what is wrong with it
-    if sum(len(last) + len(following) for last, following in reader.links) > MAX_LINKS:
+        return places.too_many_ways(read_pattern(pattern, places))
+    except (TooManyLinks, RecursionError):
         return True
-    limit = MAX_WAYS_COUNTED if reader.counts else MAX_WAYS
-    return _ways(first, reader) > limit
+    except (IndexError, ValueError):
+        return False  # vLLM says what is wrong with it
 
 
-def _ways(first: list[int], reader: _Reader) -> int:
-    letters = [letter for letter in dict.fromkeys([*_COMMON, *reader.letters]) if not letter.isdigit()]
+def _ways(first: list[int], whole: Places) -> int:
+    letters = [letter for letter in dict.fromkeys([*_COMMON, *whole.letters]) if not letter.isdigit()]
     letters = letters[:_MAX_LETTERS]
-    takes = [{letter for letter in letters if accepts(letter)} for accepts in reader.places]
+    takes = [{letter for letter in letters if accepts(letter)} for accepts in whole.places]
     arriving = dict.fromkeys(first, 1)
     worst = 0
     for _ in range(TEXT_LENGTH):
@@ -85,28 +58,15 @@ def _ways(first: list[int], reader: _Reader) -> int:
             break
         reached = {place: ways for place, ways in arriving.items() if best in takes[place]}
         arriving = {}
-        for last, following in reader.links:
+        for last, following in whole.links:
             if ways := sum(reached.get(place, 0) for place in last):
                 for place in following:
                     arriving[place] = arriving.get(place, 0) + ways
     return worst
 
 
-def _patterns(value: Any) -> Iterator[str]:
-    left = [value]
-    while left:
-        item = left.pop()
-        if isinstance(item, Mapping):
-            left.extend(item.values())
-            yield from (item[key] for key in ("regex", "pattern") if isinstance(item.get(key), str))
-            named = item.get("patternProperties")
-            yield from named if isinstance(named, Mapping) else ()
-        elif isinstance(item, list):
-            left.extend(item)
-
-
 @dataclass
-class _Part:
+class Part:
     """A part of an expression: whether it takes nothing, too, and at which places it begins and ends."""
 
     nullable: bool = True
@@ -114,49 +74,98 @@ class _Part:
     last: list[int] = field(default_factory=list)
 
 
-class _Reader:
-    """Reads an expression in the common syntax into places (one per character or class) and links between
-    them, as Glushkov's construction has them, but with each link that two ways give kept twice."""
+class TooManyLinks(Exception):
+    """More than MAX_LINKS."""
 
-    def __init__(self, pattern: str) -> None:
+
+class Places:
+    """An expression's places (one per character or class) and the links between them, as Glushkov's
+    construction has them, but with each link that two ways give kept twice."""
+
+    def __init__(self) -> None:
         self.places: list[Accepts] = []
         self.links: list[tuple[list[int], list[int]]] = []
         self.letters: list[str] = []
         self.counts = False
+        self._size = 0
+
+    def too_many_ways(self, whole: Part) -> bool:
+        """Whether some short text is taken in too many ways from where `whole` begins."""
+        return _ways(whole.first, self) > (MAX_WAYS_COUNTED if self.counts else MAX_WAYS)
+
+    def _link(self, last: list[int], following: list[int]) -> None:
+        if last and following:
+            self._size += len(last) + len(following)
+            if self._size > MAX_LINKS:
+                raise TooManyLinks
+            self.links.append((last, following))
+
+    def place(self, accepts: Accepts) -> Part:
+        """A new place."""
+        self.places.append(accepts)
+        place = [len(self.places) - 1]
+        return Part(False, place, place)
+
+    def letter(self, letter: str) -> Part:
+        """A place for this one letter."""
+        self.letters.append(letter)
+        return self.place(lambda c: c == letter)
+
+    def followed(self, whole: Part, part: Part) -> Part:
+        """`whole`, then `part`."""
+        self._link(whole.last, part.first)
+        first = whole.first + part.first if whole.nullable else whole.first
+        last = part.last + whole.last if part.nullable else part.last
+        return Part(whole.nullable and part.nullable, first, last)
+
+    def either(self, parts: Sequence[Part]) -> Part:
+        """One of them."""
+        return Part(
+            any(part.nullable for part in parts),
+            [place for part in parts for place in part.first],
+            [place for part in parts for place in part.last],
+        )
+
+    def repeated(self, part: Part, least: int, most: int | None) -> Part:
+        """`part` so many times."""
+        if most is None or most > 1:
+            self._link(part.last, part.first)
+        if most is not None and most >= COUNTED_FROM:
+            self.counts = True
+        return Part(part.nullable or least == 0, part.first, part.last)
+
+
+def read_pattern(pattern: str, places: Places) -> Part:
+    """The regular expression `pattern` in the common syntax, its places among `places`. Raises IndexError,
+    ValueError or RecursionError where it cannot be read, and TooManyLinks."""
+    return _Reader(pattern, places).alternatives()
+
+
+class _Reader:
+    def __init__(self, pattern: str, places: Places) -> None:
+        self._places = places
         self._text = pattern
         self._at = 0
 
-    def alternatives(self) -> _Part:
+    def alternatives(self) -> Part:
         """Everything up to the end, or to the parenthesis that closes this group."""
-        whole = self._sequence()
+        parts = [self._sequence()]
         while self._take("|"):
-            other = self._sequence()
-            whole = _Part(
-                whole.nullable or other.nullable, whole.first + other.first, whole.last + other.last
-            )
-        return whole
+            parts.append(self._sequence())
+        return self._places.either(parts) if len(parts) > 1 else parts[0]
 
-    def _sequence(self) -> _Part:
-        whole = _Part()
+    def _sequence(self) -> Part:
+        whole = Part()
         while self._at < len(self._text) and self._text[self._at] not in "|)":
-            part = self._repeated(self._atom())
-            if whole.last and part.first:
-                self.links.append((whole.last, part.first))
-            first = whole.first + part.first if whole.nullable else whole.first
-            last = part.last + whole.last if part.nullable else part.last
-            whole = _Part(whole.nullable and part.nullable, first, last)
+            whole = self._places.followed(whole, self._repeated(self._atom()))
         return whole
 
-    def _repeated(self, part: _Part) -> _Part:
+    def _repeated(self, part: Part) -> Part:
         while self._at < len(self._text):
             least, most = self._quantifier()
             if least is None:
                 break
-            if most is None or most > 1:
-                self.links.append((part.last, part.first))
-            if most is not None and most >= COUNTED_FROM:
-                self.counts = True
-            part = _Part(part.nullable or least == 0, part.first, part.last)
+            part = self._places.repeated(part, least, most)
         return part
 
     def _quantifier(self) -> tuple[int | None, int | None]:
@@ -174,7 +183,7 @@ class _Reader:
         least = int(low or 0)
         return least, (int(high) if high else None) if comma else least
 
-    def _atom(self) -> _Part:
+    def _atom(self) -> Part:
         letter = self._next()
         if letter == "(":
             self._skip_group_kind()
@@ -182,15 +191,18 @@ class _Reader:
             self._take(")")
             return part
         if letter in "^$":
-            return _Part()
+            return Part()
         if letter == "[":
-            return self._place(self._class())
+            return self._places.place(self._class())
         if letter == ".":
-            return self._place(lambda c: c != "\n")
+            return self._places.place(lambda c: c != "\n")
         if letter == "\\":
-            return _Part() if self._text[self._at] in "bB" and self._next() else self._place(self._escape())
-        self.letters.append(letter)
-        return self._place(lambda c: c == letter)
+            return (
+                Part()
+                if self._text[self._at] in "bB" and self._next()
+                else self._places.place(self._escape())
+            )
+        return self._places.letter(letter)
 
     def _skip_group_kind(self) -> None:
         if self._take("?"):
@@ -210,7 +222,7 @@ class _Reader:
             if self._text[self._at] == "-" and self._text[self._at + 1] not in "]\\":
                 self._at += 1
                 end = self._next()
-            self.letters.append(letter)
+            self._places.letters.append(letter)
             members.append(lambda c, low=letter, high=end: low <= c <= high)  # type: ignore[misc]
         return lambda c: any(accepts(c) for accepts in members) != negated
 
@@ -222,13 +234,8 @@ class _Reader:
             self._at = self._text.index("}", self._at) + 1
             return lambda c: True
         plain = {"n": "\n", "t": "\t", "r": "\r"}.get(letter, letter)
-        self.letters.append(plain)
+        self._places.letters.append(plain)
         return lambda c: c == plain
-
-    def _place(self, accepts: Accepts) -> _Part:
-        self.places.append(accepts)
-        place = [len(self.places) - 1]
-        return _Part(False, place, place)
 
     def _take(self, letter: str) -> bool:
         found = self._text[self._at : self._at + 1] == letter

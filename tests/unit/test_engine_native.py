@@ -292,8 +292,17 @@ async def test_what_beam_search_would_ignore_is_refused(extra: dict[str, Any]) -
         await run(FakeHost(app=completions([])), {"prompt": "a", "sampling_params": params})
 
 
-async def test_a_regular_expression_that_would_stall_the_engine_never_reaches_it() -> None:
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"guided_regex": r"(\w{1,20} ?){1,20}"},
+        {"guided_grammar": "root ::= root root | [^a]"},
+        {"structured_outputs": {"grammar": "start: (/[a-z]+/ /[ ]?/)+"}},
+        {"structured_outputs": {"structural_tag": {"format": {"type": "regex", "pattern": "(.+)+"}}}},
+    ],
+)
+async def test_a_constraint_that_would_stall_the_engine_never_reaches_it(constraint: dict[str, Any]) -> None:
     host = FakeHost()
     with pytest.raises(RequestError, match="too many ways"):
-        await run(host, {"prompt": "a", "guided_regex": r"(\w{1,20} ?){1,20}"})
+        await run(host, {"prompt": "a", **constraint})
     assert host.llm.started == []

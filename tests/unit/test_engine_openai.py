@@ -264,6 +264,8 @@ async def test_what_the_model_cannot_do_is_the_callers_error() -> None:
 
 
 AMBIGUOUS = r"(\w{1,20} ?){1,20}"
+STRUCTURED = "structured_outputs"
+GRAMMAR = 'root ::= root root | "" | [^a]'
 
 
 @pytest.mark.parametrize(
@@ -272,22 +274,25 @@ AMBIGUOUS = r"(\w{1,20} ?){1,20}"
         {"structured_outputs": {"regex": AMBIGUOUS}},
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": AMBIGUOUS}}}},
         {"tools": [{"function": {"parameters": {"properties": {"a": {"pattern": AMBIGUOUS}}}}}]},
+        {"structured_outputs": {"grammar": GRAMMAR}},
+        {"guided_grammar": GRAMMAR},
+        {"sampling_params": {"structured_outputs": {"grammar": GRAMMAR}}},
+        {"response_format": {"type": "structural_tag", "format": {"type": "grammar", "grammar": GRAMMAR}}},
     ],
 )
-async def test_a_regular_expression_that_would_stall_the_engine_never_reaches_it(
-    body: dict[str, Any],
-) -> None:
+async def test_a_constraint_that_would_stall_the_engine_never_reaches_it(body: dict[str, Any]) -> None:
     app = App(JSONResponse({"id": 1}))
-    with pytest.raises(RequestError, match="too many ways"):
+    with pytest.raises(RequestError, match="too many ways") as caught:
         await run(app, body)
-    assert app.requests == []
+    assert (caught.value.param, app.requests) == (next(iter(body)).replace("guided_grammar", STRUCTURED), [])
 
 
-async def test_a_backend_that_stops_by_itself_gets_every_expression() -> None:
+@pytest.mark.parametrize("constraint", [{"regex": AMBIGUOUS}, {"grammar": GRAMMAR}])
+async def test_a_backend_that_stops_by_itself_gets_every_constraint(constraint: dict[str, Any]) -> None:
     app = App(JSONResponse({"id": 1}))
     host = FakeHost(app=app.asgi)
     host.args.structured_outputs_config = {"backend": "guidance"}
-    job = JobInput.parse({"openai_input": {"structured_outputs": {"regex": AMBIGUOUS}}})
+    job = JobInput.parse({"openai_input": {"structured_outputs": constraint}})
     assert [c async for c in OpenAIvLLMEngine(host, WorkerSettings()).generate(job, "job")] == [{"id": 1}]
 
 

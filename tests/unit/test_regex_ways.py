@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_vllm.errors import RequestError
-from worker_vllm.regex_ways import check_patterns, is_ambiguous
+from worker_vllm.regex_ways import is_ambiguous
 
 BOMB = r"(\w{0,500}[^x]{0,500}){0,50}"
 STALLING = [
@@ -33,6 +31,7 @@ STALLING = [
     "(" * 20 + ".+" + ")+" * 20,
     r"((ab){1,20}c?){1,20}",
     r"(?:(?P<x>\w{1,20}) ?){1,20}",
+    "(" * 400 + "a" + ")" * 400,
 ]
 HARMLESS = [
     r"\w{1,20}( \w{1,20}){0,19}",
@@ -83,23 +82,3 @@ def test_it_takes_no_time_to_tell(pattern: str) -> None:
     begun = time.perf_counter()
     is_ambiguous(pattern)
     assert time.perf_counter() - begun < 2.0
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"regex": BOMB},
-        {"json": {"properties": {"a": {"type": "string", "pattern": BOMB}}}},
-        {"schema": {"patternProperties": {BOMB: {}}}},
-        [{"function": {"parameters": {"items": [{"pattern": BOMB}]}}}],
-    ],
-)
-def test_it_is_found_wherever_it_stands(value: Any) -> None:
-    with pytest.raises(RequestError, match="too many ways") as caught:
-        check_patterns(value, "structured_outputs")
-    assert caught.value.param == "structured_outputs"
-
-
-def test_properties_that_are_called_so_are_no_expressions() -> None:
-    check_patterns({"properties": {"regex": {"type": "string"}, "pattern": {"type": "string"}}}, "x")
-    check_patterns(None, "x")

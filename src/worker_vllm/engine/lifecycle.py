@@ -192,7 +192,7 @@ class EngineHost:
 
     @property
     def follows_every_way(self) -> bool:
-        """Whether a regular expression can stall the engine (`regex_ways`): all backends but guidance, which
+        """Whether a constraint can stall the engine (`constraint_ways`): all backends but guidance, which
         bounds its own work, are taken for xgrammar, vLLM's first choice."""
         config = getattr(self.args, "structured_outputs_config", None)
         backend = config.get("backend") if isinstance(config, dict) else getattr(config, "backend", None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker_vllm.batching import coalesce
+from worker_vllm.constraint_ways import check_constraints
 from worker_vllm.engine import application, pacing, pieces
 from worker_vllm.engine.frontend import prompt_token_ids
 from worker_vllm.engine.lifecycle import EngineHost
@@ -15,7 +16,6 @@ from worker_vllm.engine.outputs import PromptOutputs
 from worker_vllm.engine.record import current_record
 from worker_vllm.errors import InternalError, RequestError, WorkerError
 from worker_vllm.job import JobInput
-from worker_vllm.regex_ways import check_patterns
 from worker_vllm.settings import WorkerSettings
 
 _COMPLETIONS = "/v1/completions"
@@ -77,7 +77,7 @@ class vLLMEngine:
 
     async def _items(self, job: JobInput, request_id: str) -> AsyncGenerator[dict[str, Any], None]:
         if self._host.follows_every_way:
-            check_patterns(job.sampling.structured_outputs, "structured_outputs")
+            check_constraints(job.sampling.structured_outputs, "structured_outputs")
         requests = await self._requests(job, request_id)
         if job.sampling.beam is not None:
             for request in requests:

@@ -9,13 +9,13 @@ from typing import Any
 
 from worker_vllm import asgi, sse
 from worker_vllm.batching import BatchSize, coalesce
+from worker_vllm.constraint_ways import CONSTRAINING_FIELDS, check_constraints
 from worker_vllm.engine import application, pacing
 from worker_vllm.engine.lifecycle import EngineHost
 from worker_vllm.engine.record import current_record
 from worker_vllm.engine.routes import Route, Routes
 from worker_vllm.errors import ApplicationError, EngineDeadError, InternalError, RequestError, WorkerError
 from worker_vllm.job import JobInput
-from worker_vllm.regex_ways import CONSTRAINING_FIELDS, check_patterns
 from worker_vllm.settings import WorkerSettings
 
 # Fields of a body that run templates, choose processors or name hosts to fetch from, with the argument of
@@ -110,7 +110,7 @@ class OpenAIvLLMEngine:
         self._check_length(job.body or {})
         if self._host.follows_every_way:
             for name in CONSTRAINING_FIELDS:
-                check_patterns((job.body or {}).get(name), name)
+                check_constraints((job.body or {}).get(name), name)
         if route.method in ("GET", "HEAD"):
             return job.body
         body = dict(job.body or {})
