@@ -222,10 +222,21 @@ def test_an_adapter_that_cannot_be_used_ends_the_start() -> None:
 
 
 @pytest.mark.parametrize("template", [None, "{% for m in messages %}"])
-def test_a_chat_template_must_be_there_and_parse(template: str | None) -> None:
+def test_a_chat_template_must_be_there_and_parse(template: str | None, tmp_path: Path) -> None:
     model = facts(LLAMA, chat_template=template)
     assert found(examine(LLAMA, model=model)) == {"chat-template": "warning"}
-    assert found(examine(LLAMA, model=model, CUSTOM_CHAT_TEMPLATE="/template.jinja")) == {}
+    own = tmp_path / "template.jinja"
+    own.write_text("{{ messages }}")
+    assert found(examine(LLAMA, model=model, CUSTOM_CHAT_TEMPLATE=str(own))) == {}
+
+
+def test_a_template_of_the_operators_own_must_be_there_and_parse_too() -> None:
+    here = replace(doctor.asked_for("1xH100"), asked=False)
+    nowhere = {"CUSTOM_CHAT_TEMPLATE": "/nowhere/template.jinja"}
+    assert found(examine(LLAMA, **nowhere))["chat-template"] == "warning"  # the image may have it
+    assert found(examine(LLAMA, here, **nowhere))["chat-template"] == "fatal"
+    broken = examine(LLAMA, CUSTOM_CHAT_TEMPLATE="{% for m in messages %}")
+    assert "CUSTOM_CHAT_TEMPLATE does not parse: line 1" in about("chat-template", broken)
 
 
 @pytest.mark.parametrize("name", ["whisper-large-v3", "bge-large"])

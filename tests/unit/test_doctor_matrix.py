@@ -122,6 +122,8 @@ def test_where_the_share_was_chosen_small_a_larger_one_is_a_remedy() -> None:
         diagnosis = examine("llama-3.1-8b", "1xA40", GPU_MEMORY_UTILIZATION=share)
         assert any("or raise GPU_MEMORY_UTILIZATION" in finding.remedy for finding in diagnosis.findings)
     assert "raise" not in about("context-does-not-fit", examine("llama-3.1-8b", "1xL4"))
+    steps = examine("qwen2.5-7b", "1xL4", MAX_NUM_SEQS="50000")
+    assert "or lower MAX_NUM_SEQS" in about("weights-too-large", steps)
 
 
 def test_a_context_that_vllm_fits_itself_is_no_fault() -> None:

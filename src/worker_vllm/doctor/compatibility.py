@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from worker_vllm.doctor import families
 from worker_vllm.doctor.case import Case
 from worker_vllm.doctor.finding import Finding
 from worker_vllm.doctor.shape import rope_parameters
+from worker_vllm.models import chat_template, describe
 from worker_vllm.models.cache import REPOSITORY
 from worker_vllm.models.facts import ModelFacts
 from worker_vllm.models.support import runs_in_transformers
@@ -198,7 +200,10 @@ def _generates(case: Case) -> bool:
 
 def _template(case: Case) -> Iterator[Finding]:
     facts = case.facts
-    if case.value("chat_template") or not _generates(case) or not facts.config or facts.tokenizer:
+    if isinstance(given := case.value("chat_template"), str) and given:
+        yield from _given_template(case, given)
+        return
+    if not _generates(case) or not facts.config or facts.tokenizer:
         return
     # Mistral's own tokenizers, and families whose prompts vLLM writes itself, need none
     own = case.value("tokenizer_mode") not in (None, "auto", "hf") or "tekken.json" in facts.tokenizer_files
@@ -217,6 +222,31 @@ def _template(case: Case) -> Iterator[Finding]:
             f"the chat template does not parse: {facts.chat_template_problem}",
             "messages will be refused",
             "set CUSTOM_CHAT_TEMPLATE to a corrected copy",
+        )
+
+
+def _given_template(case: Case, given: str) -> Iterator[Finding]:
+    variable, text = case.variable("chat_template"), given
+    if not set("{}\n") & set(given):  # as vLLM tells a path from a template
+        found = describe.read_small(Path(given))
+        if found is None:
+            elsewhere = case.hardware.asked
+            yield Finding(
+                "warning" if elsewhere else "fatal",
+                "chat-template",
+                f"{variable}={given} cannot be read here" + ("" if elsewhere else ": vLLM refuses to start"),
+                "it is taken for a path, as there is nothing of a template in it",
+                "see that the file is in the image or on the volume",
+            )
+            return
+        text = found
+    if problem := chat_template.problem(text):
+        yield Finding(
+            "warning",
+            "chat-template",
+            f"{variable} does not parse: {problem}",
+            "messages will be refused",
+            "correct the template",
         )
 
 

@@ -61,7 +61,7 @@ CODES: Mapping[str, str] = {
 
 
 OF_THE_CONFIGURATION = frozenset(
-    {"model-unsupported", "parallel-heads", "max-model-len", "adapter-rank", "adapter"}
+    {"model-unsupported", "parallel-heads", "max-model-len", "adapter-rank", "adapter", "chat-template"}
 )
 """Codes of what no other machine mends."""
 

@@ -113,8 +113,15 @@ def _cache_hint(case: Case) -> str:
 
 
 def _share_hint(case: Case, held: memory.Budget) -> str:
-    small = case.chosen("gpu_memory_utilization") and held.share < 0.9 * held.total and not held.fixed_cache
-    return f", or raise {case.variable('gpu_memory_utilization')}" if small else ""
+    """What else would do, where somebody chose less memory or a larger step than vLLM does."""
+    if held.fixed_cache:
+        return ""
+    small = case.chosen("gpu_memory_utilization") and held.share < 0.9 * held.total
+    hints = [f", or raise {case.variable('gpu_memory_utilization')}"] if small else []
+    if held.activations > held.share // 2:
+        steps = ("max_num_seqs", "max_num_batched_tokens")
+        hints += [f", or lower {case.variable(name)}" for name in steps if case.chosen(name)]
+    return "".join(hints)
 
 
 def _quantized_hint(case: Case) -> str:
