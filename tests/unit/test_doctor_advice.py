@@ -235,6 +235,7 @@ def test_a_template_of_the_operators_own_must_be_there_and_parse_too() -> None:
     nowhere = {"CUSTOM_CHAT_TEMPLATE": "/nowhere/template.jinja"}
     assert found(examine(LLAMA, **nowhere))["chat-template"] == "warning"  # the image may have it
     assert found(examine(LLAMA, here, **nowhere))["chat-template"] == "fatal"
+    assert found(examine(LLAMA, here, CUSTOM_CHAT_TEMPLATE="template_of_vllm.jinja")) == {}
     broken = examine(LLAMA, CUSTOM_CHAT_TEMPLATE="{% for m in messages %}")
     assert "CUSTOM_CHAT_TEMPLATE does not parse: line 1" in about("chat-template", broken)
 

@@ -229,6 +229,8 @@ def _given_template(case: Case, given: str) -> Iterator[Finding]:
     variable, text = case.variable("chat_template"), given
     if not set("{}\n") & set(given):  # as vLLM tells a path from a template
         found = describe.read_small(Path(given))
+        if found is None and not given.startswith("/"):
+            return  # vLLM has templates of its own, which are called by their file's name
         if found is None:
             elsewhere = case.hardware.asked
             yield Finding(
