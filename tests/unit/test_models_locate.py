@@ -116,6 +116,13 @@ def test_a_folder_that_lacks_weights_is_refused_with_their_number(machine: Machi
     assert "1 of 2 weight files are missing, model-00002-of-00002.safetensors among them" in problem
 
 
+@pytest.mark.parametrize("name", [repositories.SHARDS[1], "tokenizer.json"])
+def test_a_pointer_of_git_lfs_is_no_file(machine: Machine, tmp_path: Path, name: str) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 20000\n"
+    folder = repositories.write(tmp_path / "m", repositories.sharded() | {name: pointer})
+    assert f"{name} is Git LFS's pointer to a file, not the file" in machine.refuses(str(folder))
+
+
 def test_weights_may_be_missing_where_none_are_read(machine: Machine, tmp_path: Path) -> None:
     folder = repositories.write(tmp_path / "m", {"config.json": repositories.CONFIG})
     assert machine.find(str(folder), load_format="dummy").source == "path"

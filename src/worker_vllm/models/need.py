@@ -12,6 +12,8 @@ from worker_vllm.models.wanted import Part
 ADAPTER_CONFIG = "adapter_config.json"
 """What makes a folder a LoRA adapter."""
 
+_POINTER_BYTES = 1024  # git-lfs keeps them below this
+
 
 @dataclass(frozen=True)
 class Need:
@@ -63,6 +65,17 @@ class Need:
             if name in reads.files or name in describe.SMALL_FILES or (own_code and name.endswith(".py"))
         )
 
+    def _pointers(self, part: Part, facts: ModelFacts) -> list[str]:
+        """The files of a folder that are Git LFS's pointers, as clones without it have them."""
+        names = (*self.weights_of(part, facts).files, *describe.TOKENIZER_FILES)
+        small = (name for name in names if 0 < facts.files.get(name, 0) < _POINTER_BYTES)
+        return [
+            name
+            for name in small
+            if facts.directory
+            and (describe.read_small(facts.directory / name) or "").startswith("version https://git-lfs")
+        ]
+
     def lacks(self, part: Part, facts: ModelFacts) -> str | None:
         """What a folder that somebody named lacks, in words; None where nothing is."""
         if part.role in ("model", "speculator") and not facts.config and facts.weights.format != "gguf":
@@ -71,6 +84,8 @@ class Need:
             return f"the folder has no config.json{hint}"
         if part.role == "adapter" and ADAPTER_CONFIG not in facts.files:
             return f"the folder has no {ADAPTER_CONFIG}"
+        if pointers := self._pointers(part, facts):
+            return f"{pointers[0]} is Git LFS's pointer to a file, not the file: run `git lfs pull` there"
         if (missing := facts.weights.missing) and self.reads_weights(part):
             count = len(facts.weights.files) + len(missing)
             return (
