@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ def test_the_registry_that_is_read_from_sources_is_vllms_own() -> None:
     installed = vllm_architectures.installed()
     assert installed is not None
     assert installed.supported == set(ModelRegistry.get_supported_archs())
+
+
+def test_every_family_that_transformers_or_vllm_reads_is_known_by_name() -> None:
+    families = set(importlib.import_module("transformers").CONFIG_MAPPING.keys())
+    families |= set(importlib.import_module("vllm.transformers_utils.config")._CONFIG_REGISTRY)
+    assert {family for family in families if not vllm_architectures.surely_reads(family)} == set()
 
 
 def test_endings_that_vllm_exchanges_are_the_same() -> None:

@@ -103,7 +103,9 @@ def _family(model: ModelFacts, config: Mapping[str, Any], known: Architectures) 
     kind = config.get("model_type")
     if not isinstance(kind, str) or not kind or known.plugins or "params.json" in model.files:
         return []
-    if known.reads(kind) or "AutoConfig" in (config.get("auto_map") or {}):
+    if "AutoConfig" in (config.get("auto_map") or {}):
+        return []
+    if known.reads(kind) or vllm_architectures.surely_reads(kind):
         return []
     near = nearest(kind, known.families())
     hint = f" (nearest: {near})" if near else ""
