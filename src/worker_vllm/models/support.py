@@ -88,9 +88,14 @@ def _needs_own_code(config: Mapping[str, Any], known: Architectures) -> bool:
         return False
     kind = config.get("model_type")
     names = _names(config)
-    reads_config = isinstance(kind, str) and known.reads(kind)
+    reads_config = isinstance(kind, str) and _reads(kind, known)
     runs = any(known.runs(name) or known.in_transformers(name) for name in names)
     return not ((reads_config or "AutoConfig" not in auto_map) and (runs or not names))
+
+
+def _reads(model_type: str, known: Architectures) -> bool:
+    # some families are registered outside of the tables
+    return known.reads(model_type) or vllm_architectures.surely_reads(model_type)
 
 
 def _names(config: Mapping[str, Any]) -> list[str]:
@@ -105,7 +110,7 @@ def _family(model: ModelFacts, config: Mapping[str, Any], known: Architectures) 
         return []
     if "AutoConfig" in (config.get("auto_map") or {}):
         return []
-    if known.reads(kind) or vllm_architectures.surely_reads(kind):
+    if _reads(kind, known):
         return []
     near = nearest(kind, known.families())
     hint = f" (nearest: {near})" if near else ""
