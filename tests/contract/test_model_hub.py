@@ -23,7 +23,7 @@ from tests.fake_hub import FakeHub, hurry, serving
 from worker_vllm import models
 from worker_vllm.configuration import Configuration
 from worker_vllm.errors import ConfigurationError, EngineStartError, StartupFailure
-from worker_vllm.models import cache
+from worker_vllm.models import cache, resume
 from worker_vllm.models import hub as hub_module
 from worker_vllm.models.download import Download
 
@@ -401,6 +401,27 @@ def test_a_part_that_may_still_grow_or_is_too_large_is_left_alone(hub: FakeHub, 
     assert (folder / repositories.SHARDS[0]).read_bytes() == b"a" * 50_000
     assert hub.asked("GET /store/.*bytes=.") == []
     assert (growing.is_file(), large.is_file()) == (True, False)
+
+
+def test_a_large_part_is_waited_for_until_it_is_surely_dead(
+    hub: FakeHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner died a moment ago, and this worker has waited for the lock."""
+    hub.add(NAME, repositories.sharded(size=50_000))
+    part = _part(worker, b"a" * 30_000)
+    os.utime(part)
+    slept: list[float] = []
+
+    def pass_time(seconds: float) -> None:
+        slept.append(seconds)
+        os.utime(part, (1, 1))
+
+    monkeypatch.setattr(resume, "WORTH_BYTES", 20_000)
+    monkeypatch.setattr(resume.time, "sleep", pass_time)
+    folder = Path(worker.start().engine["model"].value)
+    assert (folder / repositories.SHARDS[0]).read_bytes() == b"a" * 50_000
+    assert len(hub.asked(r"GET /store/.*bytes=30000-$")) == 1
+    assert slept == [pytest.approx(5.1)]
 
 
 def test_what_the_hub_librarys_last_attempt_left_is_gone_on_with(

@@ -27,6 +27,10 @@ STILL_SECONDS = 5.0
 this is only for file systems that do not honour locks; should its owner live after all, it finds its part
 gone at the end and looks again."""
 
+WORTH_BYTES = 64 * 1024**2
+"""For a part of this size it is worth waiting until it may be taken over: a worker that waited for the file
+gets the lock the moment its owner dies."""
+
 _PART = re.compile(r"(?P<blob>[0-9a-f]{64})\.(?P<mark>\w+)\.incomplete")  # a large file's blob is its SHA-256
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _CHUNK_BYTES = 8 * 1024**2
@@ -66,7 +70,10 @@ def parts_are_used() -> Iterator[None]:
 
 def _fetch(get: Callable[..., None], url: str, path: Path, blob: str, how: dict[str, Any]) -> None:
     """Fetch a file to `path`, what is left of it first."""
-    for left in _left(path, blob, how.get("expected_size")):
+    size = how.get("expected_size")
+    if not _left(path, blob, size) and max(map(_size, _others(path, blob)), default=0) >= WORTH_BYTES:
+        time.sleep(STILL_SECONDS + 0.1)
+    for left in _left(path, blob, size):
         with contextlib.suppress(OSError):
             left.replace(path)
             break
@@ -84,16 +91,27 @@ def _fetch(get: Callable[..., None], url: str, path: Path, blob: str, how: dict[
         raise
 
 
+def _others(path: Path, blob: str) -> list[Path]:
+    return [other for other in path.parent.glob(f"{blob}.*.incomplete") if other != path]
+
+
 def _left(path: Path, blob: str, size: int | None) -> list[Path]:
     """The parts of `blob` that may be taken over, the largest first."""
     found: dict[Path, int] = {}
-    for other in path.parent.glob(f"{blob}.*.incomplete"):
+    for other in _others(path, blob):
         with contextlib.suppress(OSError):
             state = other.stat()
             is_still = f".{KEPT}." in other.name or time.time() - state.st_mtime > STILL_SECONDS
-            if other != path and is_still and 0 < state.st_size <= (size or state.st_size):
+            if is_still and 0 < state.st_size <= (size or state.st_size):
                 found[other] = state.st_size
     return sorted(found, key=lambda part: -found[part])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # it has been finished or removed
+        return 0
 
 
 def _is_intact(path: Path, sha256: str) -> bool:
