@@ -2,7 +2,8 @@
 
 xgrammar keeps each way that a text can have come about and looks at all of them for each further character,
 in the engine's own loop: its work for a token grows with the square of the text's length, and more, where a
-rule begins and ends with itself, and where what is repeated has no end of its own.
+rule begins and ends with itself, and where what is repeated has no end of its own. Not seen is a rule with
+itself in the middle, between what takes the same characters: its work grows with the length alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from functools import cache
 from worker_vllm.grammar_rules import Node, read_rules
 from worker_vllm.regex_ways import TEXT_LENGTH, Part, Places, TooManyLinks, read_pattern
 
+MAX_WAYS = 40
+"""Fewer than for regular expressions, since xgrammar merges no ways from one rule into another: `ws ws ws`
+took 0.6 s a token after 123 tokens of white space. Ordinary grammars have up to 17, with `ws ws`."""
 MAX_PLACES = 600
 """So many places of a rule are looked at, rules inside it included; its own ones in any case."""
 MAX_PLACES_IN_ALL = 20_000
@@ -30,20 +34,28 @@ def is_ambiguous_grammar(grammar: str) -> bool:
         rules = read_rules(grammar)
         if len(rules) > MAX_RULES:
             return True
-        return _recurs_at_both_ends(rules) or _repeats_without_end(rules)
+        return _recurs_at_an_end(rules) or _repeats_without_end(rules)
     except (TooManyLinks, RecursionError):
         return True
     except (ValueError, IndexError):
         return False  # vLLM says what is wrong with it
 
 
-def _recurs_at_both_ends(rules: Mapping[str, Node]) -> bool:
+def _recurs_at_an_end(rules: Mapping[str, Node]) -> bool:
     """Whether a rule can both begin and end with itself, or be itself and nothing more; a repetition does
-    both where what is repeated begins or ends with the repetition."""
+    both where what is repeated begins or ends with the repetition. Or whether a rule begins or ends with
+    itself but for what is repeated and may be missing: each level of the rule could take that."""
     nullable = _nullable_rules(rules)
-    begins = _recursive({name: _corners(node, rules, nullable, 1) for name, node in rules.items()})
-    ends = _recursive({name: _corners(node, rules, nullable, -1) for name, node in rules.items()})
     loops = {name for name, node in rules.items() if node.kind == "many" and node.most != 1}
+    recursive = []
+    for direction in (1, -1):
+        graph = {name: _corners(node, rules, nullable, direction) for name, node in rules.items()}
+        groups = _groups(graph)
+        edges = [(name, other) for name in graph for other in graph[name] if groups[name] == groups[other]]
+        if any(graph[name][other] for name, other in edges):
+            return True
+        recursive.append({name for name, _ in edges})
+    begins, ends = recursive
     return bool((begins & ends) | (begins & loops) | (ends & loops))
 
 
@@ -85,34 +97,53 @@ def _is_nullable(node: Node, known: set[str]) -> bool:
     return node.nullable or (node.kind == "text" and not node.text)
 
 
-def _corners(node: Node, rules: Mapping[str, Node], nullable: set[str], direction: int) -> set[str]:
-    """The rules with which what is inside a node can begin (direction 1) or end (-1)."""
+def _corners(node: Node, rules: Mapping[str, Node], nullable: set[str], direction: int) -> dict[str, bool]:
+    """The rules with which what is inside a node can begin (direction 1) or end (-1), and whether something
+    repeated can stand before or after them."""
     if node.kind == "name":
-        return {node.text} & rules.keys()
-    found: set[str] = set()
+        return {node.text: False} if node.text in rules else {}
+    found: dict[str, bool] = {}
+    beside = False
     for part in node.parts[::direction]:
-        found |= {part.text} if part.kind == "many" else _corners(part, rules, nullable, direction)
-        if node.kind == "sequence" and not _is_nullable(part, nullable):
-            break
+        inner = {part.text: False} if part.kind == "many" else _corners(part, rules, nullable, direction)
+        for name, loose in inner.items():
+            found[name] = found.get(name, False) or loose or beside
+        if node.kind == "sequence":
+            if not _is_nullable(part, nullable):
+                break
+            beside = beside or _repeats(part, rules, nullable, set())
     return found
 
 
-def _recursive(graph: Mapping[str, set[str]]) -> set[str]:
-    """The names that lead to themselves, by Kosaraju's two walks."""
+def _repeats(node: Node, rules: Mapping[str, Node], nullable: set[str], seen: set[str]) -> bool:
+    """Whether a node can take one thing over and over."""
+    if node.kind == "many":
+        return node.most != 1 or _repeats(node.parts[0], rules, nullable, seen)
+    if node.kind == "name":
+        if node.text in seen or node.text not in rules:
+            return False
+        seen.add(node.text)
+        return _repeats(rules[node.text], rules, nullable, seen)
+    if node.kind == "sequence" and not _is_nullable(node, nullable):
+        return False
+    return node.nullable or any(_repeats(part, rules, nullable, seen) for part in node.parts)
+
+
+def _groups(graph: Mapping[str, Iterable[str]]) -> dict[str, int]:
+    """The names by the group of those that lead to each other, by Kosaraju's two walks."""
     order: list[str] = []
     _walk(graph, graph, order)
-    backwards: dict[str, set[str]] = {name: set() for name in graph}
+    backwards: dict[str, list[str]] = {name: [] for name in graph}
     for name, following in graph.items():
         for other in following:
-            backwards[other].add(name)
+            backwards[other].append(name)
     groups: list[list[str]] = []
     _walk(backwards, reversed(order), [], groups)
-    together = {name for group in groups if len(group) > 1 for name in group}
-    return together | {name for name, following in graph.items() if name in following}
+    return {name: number for number, group in enumerate(groups) for name in group}
 
 
 def _walk(
-    graph: Mapping[str, set[str]],
+    graph: Mapping[str, Iterable[str]],
     starts: Iterable[str],
     order: list[str],
     groups: list[list[str]] | None = None,
@@ -159,7 +190,7 @@ def _repeats_without_end(rules: Mapping[str, Node]) -> bool:
             continue
         depth = next((depth for depth in range(_MAX_DEPTH, 0, -1) if places_of(name, depth) <= limit), 0)
         places = Places()
-        if places.too_many_ways(_laid_out(node, rules, depth, places)):
+        if places.too_many_ways(_laid_out(node, rules, depth, places), MAX_WAYS):
             return True
     return False
 

@@ -89,9 +89,9 @@ class Places:
         self.counts = False
         self._size = 0
 
-    def too_many_ways(self, whole: Part) -> bool:
-        """Whether some short text is taken in too many ways from where `whole` begins."""
-        return _ways(whole.first, self) > (MAX_WAYS_COUNTED if self.counts else MAX_WAYS)
+    def too_many_ways(self, whole: Part, limit: int = MAX_WAYS) -> bool:
+        """Whether some short text is taken in more than `limit` ways from where `whole` begins."""
+        return _ways(whole.first, self) > (MAX_WAYS_COUNTED if self.counts else limit)
 
     def _link(self, last: list[int], following: list[int]) -> None:
         if last and following:

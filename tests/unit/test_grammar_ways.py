@@ -79,6 +79,27 @@ VALUE: /[0-9]+/
 %ignore WS
 """,
     "hidden deep": 'root ::= "abcdefghijklmnopqrst" ([a-z]+ " "?)+ | [b-d]+',
+    "right null": """root ::= [^x] root b | ""
+b ::= "" | "y"
+""",
+    "right tail ws": """root ::= word " " root ws | word
+word ::= [a-z]+
+ws ::= [ ]*""",
+    "head ws": """root ::= ws root "x" | "y"
+ws ::= [ ]*""",
+    "mid mid": """root ::= [^x] root [^y] root [^z] | ""
+""",
+    "deep mid": """root ::= x
+x ::= "a" x "a" | "a" x | ""
+""",
+    "two rules mid": """root ::= a b
+a ::= [^x] a [^y] | ""
+b ::= [^x] b [^y] | ""
+""",
+    "poly dot": """root ::= a a a
+a ::= [^x]* "y"?""",
+    "ws triple": r"""root ::= ("[" ws ws ws "]")*
+ws ::= [ \n\t]*""",
 }
 """More than 50 ms for a token before the 600th, most of them more than 500 ms before the 150th."""
 KIN = {
@@ -276,6 +297,11 @@ sentence ::= [A-Z] [a-z]* (" " [a-z]+)* "."
     "lines prose": r"""root ::= paragraph ("\n\n" paragraph)*
 paragraph ::= line ("\n" line)*
 line ::= [^\n]+""",
+    "digits": """root ::= (num ","?)*
+num ::= [0-9]+""",
+    "ws3": r"""root ::= (ws "a" ws)* ws
+ws ::= [ \n]*""",
+    "dangle words": """root ::= "if " root (" else " root)? | [a-z]""",
 }
 
 
