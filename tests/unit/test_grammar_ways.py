@@ -78,7 +78,6 @@ VALUE: /[0-9]+/
 %import common.WS
 %ignore WS
 """,
-    "hidden deep": 'root ::= "abcdefghijklmnopqrst" ([a-z]+ " "?)+ | [b-d]+',
     "right null": """root ::= [^x] root b | ""
 b ::= "" | "y"
 """,
@@ -101,7 +100,7 @@ a ::= [^x]* "y"?""",
     "ws triple": r"""root ::= ("[" ws ws ws "]")*
 ws ::= [ \n\t]*""",
 }
-"""More than 50 ms for a token before the 600th, most of them more than 500 ms before the 150th."""
+"""More than 50 ms for a token before the 600th, most of them more than 300 ms before the 200th."""
 KIN = {
     "starofrule": """root ::= item*
 item ::= [^a]*""",
@@ -320,6 +319,7 @@ def test_what_people_write_is_let_pass(grammar: str) -> None:
 @pytest.mark.parametrize(
     "grammar",
     [
+        'root ::= "abcdefghijklmnopqrst" ([a-z]+ " "?)+ | [b-d]+',
         'root ::= root root | [a-z] # root ::= "a"',
         'root ::= (= "a") root root | "\\"" | [\\]"a] |',
         'root[lazy, capture="]"] ::= a | Token(1, 2)\na ::= a a | "::="',
