@@ -134,6 +134,7 @@ READ_THE_ENVIRONMENT = {
 CATCH_EVERYTHING = {
     "cli": "the process's edge",
     "asgi": "an app's task: its failure is handed to the reader",
+    "vllm_compat": "vLLM's start: whatever it raises is a failed start",
     "serverless.handler": "the job's edge",
     "serverless.cancellation": "a stream that nobody waits for any more",
     "vllm_media": "libraries that decode media raise what they like",

@@ -110,8 +110,8 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
                 aggregate_engine_logging=engine_args.aggregate_engine_logging,
                 disable_log_stats=engine_args.disable_log_stats,
             )
-    except (ValueError, RuntimeError, OSError, TimeoutError) as error:
-        raise errors.EngineStartError(_first_line(error)) from error
+    except Exception as error:  # a file that is not what it should be can end in any of them
+        raise errors.EngineStartError(_named(error)) from error
     _listen(llm.engine_core, on_step if args.disable_log_stats else None)
     return llm
 
@@ -226,6 +226,12 @@ async def create_app(llm: Any, args: Namespace, tasks: Sequence[str], server: ob
     except (ValueError, TypeError, OSError, RuntimeError) as error:
         raise errors.EngineStartError(_first_line(error)) from error
     return app
+
+
+def _named(error: Exception) -> str:
+    """An exception's first line, behind its type where that says more than "something failed"."""
+    usual = (ValueError, RuntimeError, OSError)
+    return _first_line(error) if isinstance(error, usual) else f"{type(error).__name__}: {_first_line(error)}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 
+from tests import models
+from tests.contract.emulator_process import local_process
 from tests.fuzz.driving import Worker, codes_of
 from tests.vllm.driving import is_idle, settles
 from worker_vllm.engine.lifecycle import EngineHost
@@ -20,6 +26,9 @@ from worker_vllm.engine.routes import INFERENCE_ROUTES
 CASES = int(os.environ.get("FUZZ_CASES", "300")) // 50
 """For each route and kind of case."""
 TOGETHER = 10
+SHARE = 4
+"""Every so many calls go over HTTP as well."""
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "MAX_MODEL_LEN": "512"}
 
 
 def jobs(app: Any) -> list[dict[str, Any]]:
@@ -74,3 +83,33 @@ async def test_no_call_that_the_schema_allows_or_forbids_is_a_5xx(tiny: EngineHo
     assert codes.keys() >= {200, 400}
     assert await settles(tiny, 5.0)
     assert await is_idle(tiny)
+
+
+@pytest.mark.timeout(3600)
+async def test_nor_is_one_through_the_local_platform(tiny: EngineHost, tmp_path: Path) -> None:
+    """A part of the same calls, over HTTP, the real SDK and a worker of its own."""
+    drawn = (await asyncio.to_thread(jobs, tiny.app))[::SHARE]
+    model = ("--model", str(models.tiny()))
+    codes: Counter[int] = Counter()
+    with local_process(*model, worker=None, log=tmp_path / "log", **ENVIRONMENT) as local:
+        async with aiohttp.ClientSession(headers={"Authorization": "Bearer any"}) as session:
+            for start in range(0, len(drawn), TOGETHER):
+                calls = (code_of(session, local.url, job) for job in drawn[start : start + TOGETHER])
+                codes.update(await asyncio.gather(*calls))
+        assert await asyncio.to_thread(local.stop, signal.SIGTERM, 60) == 0
+    print(f"{len(drawn)} calls over HTTP, answers by code: {dict(sorted(codes.items()))}")
+    assert codes.keys() >= {200, 400}
+    assert max(codes) < 500
+
+
+async def code_of(session: aiohttp.ClientSession, url: str, job: dict[str, Any]) -> int:
+    """The status that the caller of a job is told; 599 for anything but an answer or a coded error."""
+    async with session.post(f"{url}/runsync?wait=120000", json={"input": job}) as response:
+        body = await response.json()
+    assert "Traceback" not in json.dumps(body)
+    if body.get("status") == "COMPLETED":
+        return 200
+    try:
+        return int(json.loads(body["error"])["code"])
+    except (KeyError, ValueError):
+        return response.status if response.status >= 400 else 599
