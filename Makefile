@@ -25,9 +25,10 @@ test: ## all tests, those that start the real engine too (ARGS="-k name" picks s
 	$(SETUP) --tests
 	@.venv/bin/python -m pytest $(ARGS)
 
-test-fast: ## the tests that need no engine and no network, on two cores in a minute
+test-fast: ## the tests that need no engine and no network, within a minute (two cores; four processes, since many wait)
 	$(SETUP) --tests
-	@.venv/bin/python -m pytest -m "not engine and not network and not slow" --numprocesses 2 --dist loadfile $(ARGS)
+	@.venv/bin/python -m pytest -m "not engine and not network and not slow" --ignore tests/vllm -p no:schemathesis \
+		--numprocesses 4 --dist loadfile $(ARGS)
 
 chaos: ## all that can go wrong, in full: 1,000 jobs under kills and faults, a soak, fuzzing (CHAOS_SEED=N: another run)
 	$(SETUP) --tests
