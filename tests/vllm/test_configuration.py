@@ -70,13 +70,12 @@ def test_a_worker_with_a_mistake_stops_at_once(environ: dict[str, str], reason: 
 def test_a_mistake_that_only_vllm_can_see_stops_the_worker_before_weights_load() -> None:
     # discard: nobody answers there, and nobody is asked before the engine has started
     platform = {"RUNPOD_WEBHOOK_GET_JOB": "http://127.0.0.1:9/job-take?gpu=x", "RUNPOD_POD_ID": "worker"}
-    process, cpu = run(
-        "run", MODEL_NAME=str(models.tiny()), MAX_MODEL_LEN="100000", VLLM_LOGGING_LEVEL="WARNING", **platform
-    )
+    mistake = {"SPECULATIVE_CONFIG": '{"method": "ngram"}', "VLLM_LOGGING_LEVEL": "WARNING"}
+    process, cpu = run("run", MODEL_NAME=str(models.tiny()), **mistake, **platform)
     assert process.returncode == 2
     last = process.stderr.splitlines()[-1]
-    assert "User-specified max_model_len (100000)" in last
-    assert "MAX_MODEL_LEN" in last
+    assert "num_speculative_tokens must be provided" in last
+    assert "SPECULATIVE_CONFIG" in last
     # nearly all of it is importing vLLM, on one core; without bytecode that takes three times as long
     assert cpu < REFUSAL_SECONDS * BUSY_FACTOR * 2
 
