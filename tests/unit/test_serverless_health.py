@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from worker_vllm.serverless import health
 
 
@@ -95,6 +97,17 @@ def test_exiting_takes_children_grandchildren_and_orphans_along() -> None:
     while any(map(lives, pids)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_an_orphan_that_is_handed_on_while_they_are_counted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell that ends at that moment: its own children are this process's by then."""
+    counts = iter([[-11], [-11, -12], [-11, -12]])
+    killed: list[int] = []
+    monkeypatch.setattr(health, "_descendants", lambda _: next(counts))
+    monkeypatch.setattr(health.Path, "read_bytes", lambda _: b"sleep")
+    monkeypatch.setattr(health.os, "kill", lambda pid, _: killed.append(pid))
+    health.end_children()
+    assert killed == [-11, -12]
 
 
 def lives(pid: str) -> bool:

@@ -133,10 +133,14 @@ def end_children() -> None:
     """Kill what this process has started, and what that has started, and remove the files that they have
     left. Not Python's resource tracker: it ends with the last of them, and unlinks the shared memory that
     they have left."""
-    for pid in _descendants(os.getpid()):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            if _RESOURCE_TRACKER not in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+    seen: set[int] = set()
+    # a process that ends while they are counted hands its own children on, to where they were counted already
+    while found := [pid for pid in _descendants(os.getpid()) if pid not in seen]:
+        seen.update(found)
+        for pid in found:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if _RESOURCE_TRACKER not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
     scratch.remove()
 
 
