@@ -128,7 +128,10 @@ def test_a_command_does_what_it_says(local: str, block: Block, tmp_path: Path) -
     if block.prints is not None:
         assert shape(json.loads(printed)) == shape(block.prints)
     elif "chat/completions" in block.text:
-        assert json.loads(printed)["choices"][0]["message"]["content"]
+        answer = json.loads(printed)
+        # what the tiny model samples may be its end at once
+        assert isinstance(answer["choices"][0]["message"]["content"], str)
+        assert answer["usage"]["completion_tokens"] >= 1
     else:
         assert block.text.rstrip().endswith("worker-vllm settings")
         assert "Qwen/Qwen3-8B" in printed and "8000" in printed
