@@ -59,10 +59,6 @@ single)
     --target raw --target rtt20=worker --target rtt100=worker --target rtt300=worker \
     --platform "rtt100:--rtt-ms 100" --platform "rtt300:--rtt-ms 300"
   ;;
-*)
-  echo "bench_h200.sh: $what: expected table, serve, starts or single" >&2
-  exit 2
-  ;;
 volume)
   unset VLLM_CACHE_ROOT
   export BASE_PATH=/dev/shm # a file system that is mounted: all that a volume has to be
@@ -76,5 +72,9 @@ volume)
       "$logs/volume-$round.log" | tee -a "$OUT/volume-$round.txt" || true
   done
   du -sh "$BASE_PATH"/compile-cache/*/*/* | tee "$OUT/volume.txt"
+  ;;
+*)
+  echo "bench_h200.sh: $what: expected table, serve, starts, single or volume" >&2
+  exit 2
   ;;
 esac

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from builder.gpu.dummy_models import SHAPES, build, main, pad_vocabulary
+from tests.documents import ROOT
 
 
 @pytest.fixture
@@ -44,3 +46,12 @@ def test_a_folder_is_written_per_shape(tokenizer: Path, tmp_path: Path) -> None:
 def test_without_a_folder_the_usage_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "OUT_DIR" in capsys.readouterr().out
+
+
+def test_the_script_does_what_its_head_lists() -> None:
+    """`volume` once stood behind the branch that refuses everything else."""
+    text = (ROOT / "builder" / "gpu" / "bench_h200.sh").read_text(encoding="utf-8")
+    listed = re.findall(r"^#   builder/gpu/bench_h200.sh (\w+)", text, re.MULTILINE)
+    branches = re.findall(r"^(\w+|\*)\)", text[text.index("case $what in") :], re.MULTILINE)
+    assert sorted(branches) == sorted([*listed, "*"])
+    assert branches[-1] == "*"
