@@ -10,7 +10,7 @@ import asyncio
 import time
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +152,13 @@ def _deadly(config: Any) -> Mapping[str, str]:
     return {"prompt_logprobs": "vLLM cannot compute them on a CPU where adapters are enabled (ENABLE_LORA)"}
 
 
+def states_of(llm: Any, request_id: str) -> list[Any]:
+    """The output processor's states of one of AsyncLLM's running requests, one per choice."""
+    processor = llm.output_processor
+    ids = processor.external_req_ids.get(request_id, ())
+    return [processor.request_states[name] for name in ids if name in processor.request_states]
+
+
 def _observed_engine_class(observe: Observer, deadly: Mapping[str, str]) -> Any:
     base: Any = load("AsyncLLM")
 
@@ -164,19 +171,13 @@ def _observed_engine_class(observe: Observer, deadly: Mapping[str, str]) -> Any:
                 if getattr(sampling_params, name, None) is not None:
                     raise load("VLLMValidationError")(f"{name}: {reason}", parameter=name)
             outputs = super().generate(prompt, sampling_params, request_id, **options)
-            return observe(outputs, sampling_params, request_id, self._states_of)
+            return observe(outputs, sampling_params, request_id, partial(states_of, self))
 
         def encode(
             self, prompt: Any, pooling_params: Any, request_id: str, *rest: Any, **options: Any
         ) -> Any:
             outputs = super().encode(prompt, pooling_params, request_id, *rest, **options)
             return observe(outputs, pooling_params, request_id)
-
-        def _states_of(self, request_id: str) -> list[Any]:
-            """The output processor's states of a running request, one per choice."""
-            processor = self.output_processor
-            ids = processor.external_req_ids.get(request_id, ())
-            return [processor.request_states[name] for name in ids if name in processor.request_states]
 
         def __del__(self) -> None:
             """Nothing: whoever made it shuts it down. At the interpreter's exit vLLM's own way fails, with a

@@ -14,6 +14,7 @@ from argparse import Namespace
 from collections.abc import AsyncGenerator, MutableMapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -237,10 +238,8 @@ class EngineHost:
     def has_begun(self, record: JobRecord) -> bool:
         """Whether the engine has made a token for one of the job's requests. vLLM knows it also of a plain
         answer, which is handed over at its end."""
-        processor = self.llm.output_processor
-        own = [name for request in record.unfinished for name in processor.external_req_ids.get(request, ())]
-        states = [processor.request_states[name] for name in own if name in processor.request_states]
-        return any(not state.is_prefilling for state in states)
+        states = (vllm_compat.states_of(self.llm, request) for request in record.unfinished)
+        return any(not state.is_prefilling for state in chain.from_iterable(states))
 
     async def cut_short(self, record: JobRecord) -> bool:
         """Let the job's requests end with what they have so far: vLLM hands that over when it aborts them.
@@ -251,8 +250,7 @@ class EngineHost:
         return True
 
     async def _abort_unfinished(self, record: JobRecord) -> None:
-        if record.unfinished and not self.errored:
-            await self.llm.abort(list(record.unfinished))
+        await self.cut_short(record)
         record.unfinished.clear()
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from worker_vllm.engine import application, pacing, pieces
 from worker_vllm.engine.frontend import prompt_token_ids
 from worker_vllm.engine.lifecycle import EngineHost
 from worker_vllm.engine.outputs import PromptOutputs
-from worker_vllm.engine.record import current_record
+from worker_vllm.engine.record import current_demand, current_record
 from worker_vllm.errors import InternalError, RequestError, WorkerError
 from worker_vllm.job import JobInput
 from worker_vllm.settings import WorkerSettings
@@ -177,15 +177,12 @@ class vLLMEngine:
         size = pacing.batch_size(self._settings, job.batch)
         if size is None:
             # One at a time and only when asked: what comes meanwhile is merged by vLLM.
-            record = current_record.get()
-            demand = record.demand if record is not None else None
+            demand = current_demand()
             async with aclosing(stream):
                 async for output in stream:
-                    if demand is not None:
-                        demand.served()
+                    demand.served()
                     yield [output]
-                    if demand is not None:
-                        demand.want()
+                    demand.want()
             return
         batches = coalesce(
             stream, size=size, weigh=_token_count, cost=_json_bytes, max_bytes=self._settings.max_chunk_bytes

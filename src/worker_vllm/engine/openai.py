@@ -12,7 +12,7 @@ from worker_vllm.batching import BatchSize, coalesce
 from worker_vllm.constraint_ways import CONSTRAINING_FIELDS, check_constraints
 from worker_vllm.engine import application, pacing
 from worker_vllm.engine.lifecycle import EngineHost
-from worker_vllm.engine.record import current_record
+from worker_vllm.engine.record import current_demand, current_record
 from worker_vllm.engine.routes import Route, Routes
 from worker_vllm.errors import ApplicationError, EngineDeadError, InternalError, RequestError, WorkerError
 from worker_vllm.job import JobInput
@@ -167,21 +167,17 @@ class OpenAIvLLMEngine:
         """
         decoder = sse.EventDecoder()
         failure: WorkerError | None = None
-        record = current_record.get()
-        demand = record.demand if record is not None else None
-        settled = (lambda: demand.settled) if demand is not None else (lambda: True)
+        demand = current_demand()
         try:
-            while content := await response.read_available(settled):
-                if demand is not None:
-                    demand.served()
+            while content := await response.read_available(lambda: demand.settled):
+                demand.served()
                 # An event without data is a keep-alive: RunPod's gateway has its own.
                 events = [event for event in decoder.feed(content) if sse.data_of(event) is not None]
                 for event in events:
                     failure = failure or _failure_in(event)
                 if events:
                     yield events
-                if demand is not None:
-                    demand.want()
+                demand.want()
             if rest := decoder.flush():
                 yield rest
         except InternalError as error:

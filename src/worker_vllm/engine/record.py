@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker_vllm.engine.demand import Demand
+from worker_vllm.engine.demand import Demand, Streams
 
 StatesOf = Callable[[str], Sequence[Any]]
 """vLLM's states of an engine request, by the request's id."""
@@ -61,6 +61,12 @@ class JobRecord:
 
 current_record: ContextVar[JobRecord | None] = ContextVar("current_record", default=None)
 """The record of the job that the running task works for. Tasks inherit it, so vLLM's own do too."""
+
+
+def current_demand() -> Demand:
+    """The reader of the current job's stream; one that no engine request follows where there is none."""
+    record = current_record.get()
+    return (record.demand if record is not None else None) or Demand(Streams())
 
 
 def observe(
