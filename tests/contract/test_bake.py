@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import repositories
 from tests.configurations import configure
-from tests.fake_hub import FakeHub, hurry, serving
+from tests.fake_hub import FakeHub
 from worker_vllm import cli, models
 from worker_vllm.cli import bake as verb
 from worker_vllm.configuration import Configuration
@@ -20,19 +20,6 @@ from worker_vllm.models import bake
 from worker_vllm.models import hub as hub_module
 
 NAME = "org/model"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[FakeHub]:
-    with serving(FakeHub()) as hub:
-        yield hub
-
-
-@pytest.fixture
-def hub(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    server.clear()
-    hurry(monkeypatch)
-    return server
 
 
 class Image:

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests import repositories
 from tests.configurations import configure
-from tests.fake_hub import FakeHub, hurry, serving
+from tests.fake_hub import FakeHub
 from worker_vllm import models
 from worker_vllm.configuration import Configuration
 from worker_vllm.errors import ConfigurationError, EngineStartError, StartupFailure
@@ -28,20 +27,6 @@ from worker_vllm.models import hub as hub_module
 from worker_vllm.models.download import Download
 
 NAME = "org/model"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[FakeHub]:
-    with serving(FakeHub()) as hub:
-        yield hub
-
-
-@pytest.fixture
-def hub(server: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    """An empty hub, and nobody who waits for it."""
-    server.clear()
-    hurry(monkeypatch)
-    return server
 
 
 class Worker:

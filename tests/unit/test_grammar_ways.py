@@ -11,6 +11,15 @@ from hypothesis import strategies as st
 from worker_vllm.grammar_rules import read_rules
 from worker_vllm.grammar_ways import is_ambiguous_grammar
 
+JSON_LARK = r"""start: value
+?value: object | array | STRING | NUMBER | "true" | "false" | "null"
+object: "{" [pair ("," pair)*] "}"
+pair: STRING ":" value
+array: "[" [value ("," value)*] "]"
+STRING: /"[^"\\\n]*"/
+NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?/
+"""
+
 STALLING = {
     "bomb": 'root ::= root root | "" | [^a]',
     "rr nonnull": "root ::= root root | [^a]",
@@ -59,15 +68,7 @@ b ::= a
 c ::= [a-z]+""",
     "counted nested": """root ::= (word " "?){1,50}
 word ::= [a-z]{1,30}""",
-    "json lark ws": r"""start: value
-?value: object | array | STRING | NUMBER | "true" | "false" | "null"
-object: "{" [pair ("," pair)*] "}"
-pair: STRING ":" value
-array: "[" [value ("," value)*] "]"
-STRING: /"[^"\\\n]*"/
-NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?/
-%ignore /[ \t\n]+/
-""",
+    "json lark ws": JSON_LARK + r"%ignore /[ \t\n]+/",
     "sql lark ws": """start: select ";"
 select: "SELECT" columns "FROM" name ["WHERE" cond]
 columns: name ("," name)*
@@ -258,15 +259,7 @@ mul ::= unary ((" * " | " / ") unary)*
 unary ::= "!" unary | "-" unary | primary
 primary ::= [0-9]+ | name ("(" (expr (", " expr)*)? ")")? | "(" expr ")" | "\"" [^"\n]* "\""
 name ::= [a-z_] [a-z0-9_]*""",
-    "json lark": r"""start: value
-?value: object | array | STRING | NUMBER | "true" | "false" | "null"
-object: "{" [pair ("," pair)*] "}"
-pair: STRING ":" value
-array: "[" [value ("," value)*] "]"
-STRING: /"[^"\\\n]*"/
-NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?/
-%ignore /[ \t\n]/
-""",
+    "json lark": JSON_LARK + r"%ignore /[ \t\n]/",
     "sql lark ignore": """start: select ";"
 select: "SELECT" columns "FROM" name ["WHERE" cond]
 columns: name ("," name)*
