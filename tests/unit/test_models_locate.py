@@ -89,6 +89,19 @@ def test_a_mistyped_folder_is_told_its_neighbour(machine: Machine, tmp_path: Pat
     assert machine.refuses(f"{tmp_path}/qwen3-8B1").endswith(f"; did you mean {tmp_path}/qwen3-8b?")
 
 
+def test_a_mistyped_relative_folder_is_told_its_neighbour_before_the_hub_is_asked(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be a repository's name as well, and then the hub's answer alone would send its reader astray."""
+    (tmp_path / "models" / "tiny-random").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert machine.finds_nothing("models/tiny-randon")
+    assert "did you mean models/tiny-random?" in caplog.text
+    caplog.clear()
+    assert machine.finds_nothing("org/tiny-randon")
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("name", ["a/b/c", "./here", "~/nowhere"])
 def test_what_can_only_be_a_path_is_no_repository(machine: Machine, name: str) -> None:
     assert "there is no such path on this machine" in machine.refuses(name)

@@ -125,6 +125,10 @@ class Locator:
             if self._need.is_whole(part, facts, snapshot.listed_files()):
                 return Place(part, facts)
             usable = usable or (facts if self._need.is_usable(part, facts) else None)
+        if "/" in part.name and (hint := _hint(path)):
+            logger.warning(
+                "%s: there is no such path on this machine%s Looking elsewhere.", _shown(part), hint
+            )
         if self._uses_modelscope():
             return Place(part, ModelFacts(part.name, "remote", revision=part.revision))
         return self._on_hub(part, repository, quantization, usable)
