@@ -75,6 +75,10 @@ class Fetches:
         return answer
 
 
+def keep_the_loop_busy() -> None:
+    time.sleep(0.1)
+
+
 def job(job_id: str) -> dict[str, Any]:
     return {"id": job_id, "input": {}}
 
@@ -195,6 +199,36 @@ async def test_a_job_that_arrives_with_the_stop_is_run(monkeypatch: pytest.Monke
     arrives.set()
     await asyncio.wait_for(running, 2)
     assert handled == ["late"]
+
+
+async def test_a_job_that_has_arrived_when_the_stop_s_wait_ends_is_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its answer stands in the socket, and a busy loop lets the timer go first (seen under SIGTERM and load)."""
+    monkeypatch.setattr(intake, "LINGER_SECONDS", 0.05)
+    ran: list[str] = []
+
+    async def fetch(session: Any, count: int) -> list[dict[str, Any]]:
+        await scaler._shutdown_event.wait()
+        keep_the_loop_busy()  # and the answer arrives meanwhile
+        for _ in range(10):  # the turns that reading it takes
+            await asyncio.sleep(0)
+        return [job("late")]
+
+    async def handler(taken: dict[str, Any]) -> None:
+        ran.append(taken["id"])
+
+    async def ready() -> None:
+        return
+
+    scaler = Scaler({"fetch": fetch, "handler": handler, "concurrency": 1, "ready": ready})
+    running = asyncio.create_task(scaler.run())
+    await asyncio.sleep(0.02)
+    scaler.kill_worker()
+    await scaler._drained.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert ran == ["late"]
 
 
 async def test_nothing_is_taken_before_the_engine_is_ready() -> None:

@@ -45,6 +45,8 @@ else:
 
 LINGER_SECONDS = 0.25
 """How long a stop leaves the running poll open, for a job that is on its way already."""
+ARRIVAL_TURNS = 30
+"""How many turns of the loop an answer that has arrived may need to be read, at least twice over."""
 HELD_SECONDS = 1.0
 """A poll that took this long was held by the platform; asking again at once is what it expects."""
 FIRST_PAUSE_SECONDS = 0.05
@@ -187,6 +189,11 @@ class PromptIntake(_Scaler):
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 await asyncio.wait({work}, timeout=linger_seconds)
+                # a busy loop's timer can be first although the answer has arrived, and a job would be lost
+                for _ in range(ARRIVAL_TURNS if linger_seconds else 0):
+                    if work.done():
+                        break
+                    await asyncio.sleep(0)
         finally:
             stop.cancel()
             work.cancel()
