@@ -204,7 +204,7 @@ async def test_a_job_that_arrives_with_the_stop_is_run(monkeypatch: pytest.Monke
 async def test_a_job_that_has_arrived_when_the_stop_s_wait_ends_is_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its answer stands in the socket, and a busy loop lets the timer go first (seen under SIGTERM and load)."""
+    """Its answer stands in the socket, and a busy loop lets the timer go first."""
     monkeypatch.setattr(intake, "LINGER_SECONDS", 0.05)
     ran: list[str] = []
 
