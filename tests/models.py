@@ -23,5 +23,5 @@ def embedding() -> Path:
 def _present(name: str) -> Path:
     folder = FOLDER / name
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is missing: run `make setup`")
+        raise FileNotFoundError(f"{folder} is missing: run `.venv/bin/python -m builder.setup --tests`")
     return folder

@@ -63,6 +63,7 @@ ROOMS = {
         "vllm_arguments",
         "vllm_table",
         "vllm_processes",
+        "vllm_queues",
         "vllm_media",
         "vllm_architectures",
     ),

@@ -92,7 +92,7 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
         ConfigurationError: vLLM refuses the configuration.
         EngineStartError: the model's files cannot be had, or the engine does not start.
     """
-    from worker_vllm import vllm_arguments, vllm_processes
+    from worker_vllm import vllm_arguments, vllm_processes, vllm_queues
 
     threads = vllm_processes.keep_single_threaded()
     try:
@@ -100,6 +100,7 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
     except (OSError, RuntimeError) as error:
         raise errors.EngineStartError(_first_line(error)) from error
     try:
+        vllm_queues.wait_well()
         with vllm_processes.forked(config, threads):
             llm = _observed_engine_class(observe, _deadly(config)).from_vllm_config(
                 vllm_config=config,

@@ -46,6 +46,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "vllm.entrypoints.launchers.cli_args",
         "vllm.entrypoints.openai.cli_args",
     ),
+    "sched_yield": ("vllm.distributed.utils",),
     "set_num_threads": ("torch",),
     "validate_api_server_args": (
         "vllm.entrypoints.launchers.launcher",
@@ -63,6 +64,7 @@ OPTIONAL_HOMES: dict[str, tuple[str, ...]] = {
     "StrictDataclassError": ("huggingface_hub.errors",),  # model configurations that check their own types
     "GracefulHTTPError": ("vllm.exceptions",),  # 0.30: admission control, with the status it wants
     "RetryableRequestError": ("vllm.exceptions",),  # 0.30
+    "SpinCondition": ("vllm.distributed.device_communicators.shm_broadcast",),  # private; see `vllm_queues`
     "VLLMClientError": ("vllm.exceptions",),  # 0.28: before that, plain ValueErrors
     "VLLMNotFoundError": ("vllm.exceptions",),
     "VLLMUnprocessableEntityError": ("vllm.exceptions",),
