@@ -55,7 +55,7 @@ class ScriptedTarget(Target):
 
 def _measure(order: Any, diary: list[str], *, workloads: tuple[Workload, ...] = (_STREAMED, _PLAIN)) -> Any:
     targets = [ScriptedTarget("a", diary), ScriptedTarget("b", diary)]
-    plan = session.Plan(workloads=workloads, rounds=2, order=order)
+    plan = session.Plan(workloads=workloads, rounds=2, order=order, settle_seconds=0.0)
     return session.carry_out(plan, targets, _NO_CLIENTS, lambda _: None)
 
 
@@ -69,6 +69,19 @@ def test_targets_take_turns_and_none_is_always_first() -> None:
         *("b stops", "a stops"),
     ]
     assert len(runs) == 8
+
+
+@pytest.mark.parametrize("names, pauses", [("ab", [0.5] * 4), ("a", [0])])
+def test_who_was_measured_has_time_to_come_to_rest_before_the_next(
+    names: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(session.time, "sleep", slept.append)
+    plan = session.Plan(
+        workloads=[_STREAMED] * (len(pauses) // len(names) or 1), rounds=1, settle_seconds=0.5
+    )
+    session.carry_out(plan, [ScriptedTarget(name, []) for name in names], _NO_CLIENTS, lambda _: None)
+    assert slept == pauses
 
 
 def test_targets_started_side_by_side_have_no_timed_start() -> None:

@@ -40,12 +40,15 @@ class Plan:
         warm_up: whether an unmeasured, shorter run of each comes first.
         order: `in turn` starts one target after the other, and all stay up; `at once` starts them side by
             side, so that no start can be timed; `alone` has one up at a time, started anew in each round.
+        settle_seconds: pause before each run beside other targets. Where vLLM has several processes, they go
+            on looking for work for a second after their last, and take the CPUs of who is measured next.
     """
 
     workloads: Sequence[Workload]
     rounds: int = 3
     warm_up: bool = True
     order: Literal["in turn", "at once", "alone"] = "in turn"
+    settle_seconds: float = 1.3
 
 
 def carry_out(
@@ -80,6 +83,7 @@ def _together(
             for workload in plan.workloads:
                 for target in _turned(targets, round_number):
                     if target.accepts(workload):
+                        time.sleep(plan.settle_seconds if len(targets) > 1 else 0)
                         runs.append(measure(target, clients, workload, round_number))
                         tell(_line(runs[-1]))
     return starts, runs
