@@ -140,6 +140,7 @@ CATCH_EVERYTHING = {
     "serverless.cancellation": "a stream that nobody waits for any more",
     "vllm_media": "libraries that decode media raise what they like",
     "serverless.intake": "a poll that fails must not end intake",
+    "engine.rendering": "handed to who asked, as an executor does",
 }
 
 MAX_MODULE_LINES = 299

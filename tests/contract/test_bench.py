@@ -164,7 +164,19 @@ def test_any_worker_command_is_measured_through_the_platform(
     exit_code = _bench(
         *("--target", f"fake=worker:{command}", "--model", "nothing", "--logs", str(tmp_path / "logs")),
         *("--route", "completions,native", "--mode", "streamed,plain", "--concurrency", "3", "--rounds", "1"),
-        *("--max-tokens", "5", "--poll-ms", "10", "--rtt-ms", "2", "--client-processes", "2", "--no-warm-up"),
+        *(
+            "--requests",
+            "12",
+            "--max-tokens",
+            "5",
+            "--poll-ms",
+            "10",
+            "--rtt-ms",
+            "2",
+            "--client-processes",
+            "2",
+            "--no-warm-up",
+        ),
         *("--json", str(tmp_path / "report.json"), "--svg", str(tmp_path / "report.svg")),
         *("--require", "fake/fake>=1"),
     )
@@ -172,16 +184,16 @@ def test_any_worker_command_is_measured_through_the_platform(
     assert exit_code == 0, shown
     report = Report.from_json((tmp_path / "report.json").read_text(encoding="utf-8"))
     streamed = report.runs_of("fake", "completions streamed 3")[0]
-    assert (streamed.load.failed, streamed.load.tokens) == (0, 15)
+    assert (streamed.load.failed, streamed.load.tokens) == (0, 60)
     # The fake posts each token by itself, then usage and end together.
     assert streamed.load.chunks_per_request == 6
     assert streamed.usage is not None and streamed.usage.frontend_cpu_seconds > 0
-    assert {run.load.tokens for run in report.runs} == {15}
+    assert {run.load.tokens for run in report.runs} == {60}
     native = report.runs_of("fake", "native plain 3")[0]
     assert native.load.queue.largest is not None
     assert report.starts[0].phases == (("fake engine", 0.1),)
     assert 0 < report.starts[0].ready_seconds <= report.starts[0].first_token_seconds
-    assert "completions, streamed: 3 requests in one burst" in shown
+    assert "completions, streamed: 12 requests in one burst" in shown
     assert (tmp_path / "report.svg").read_text(encoding="utf-8").startswith("<svg")
 
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from worker_vllm import vllm_compat, vllm_media
 from worker_vllm.addresses import Exceptions
 from worker_vllm.configuration import Configuration
-from worker_vllm.engine import caches
+from worker_vllm.engine import caches, rendering
 from worker_vllm.engine.causes import Causes
 from worker_vllm.engine.demand import Streams
 from worker_vllm.engine.frontend import Frontend
@@ -173,6 +173,7 @@ class EngineHost:
         self.frontend = Frontend(self.llm, self.app.state)
         await self._lifespan.enter_async_context(self.app.router.lifespan_context(self.app))
         gc.set_threshold(GC_THRESHOLD)
+        rendering.keep_short_work(self.llm)
 
     @property
     def capacity(self) -> int:
