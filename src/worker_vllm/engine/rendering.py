@@ -26,11 +26,10 @@ def keep_short_work(llm: Any) -> None:
     executor = getattr(getattr(llm, "renderer", None), "_executor", None)
     if not isinstance(executor, Executor):
         return
-    submit = executor.submit
 
     def do_or_submit(function: Any, /, *args: Any, **options: Any) -> Any:
         if args or options or not _is_short(function):
-            return submit(function, *args, **options)
+            return type(executor).submit(executor, function, *args, **options)
         # `run_in_executor`, who asks, takes a future of the loop as it is
         done = asyncio.get_running_loop().create_future()
         try:
