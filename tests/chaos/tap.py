@@ -40,16 +40,23 @@ class History:
     Attributes:
         ends: how often it has reached a terminal state.
         faults: names of the faults that struck calls about it.
+        delivered_twice: whether a hand-over of it came again, which nothing in the platform's books tells.
     """
 
     attempts: list[Attempt] = field(default_factory=list)
     ends: int = 0
     faults: list[str] = field(default_factory=list)
+    delivered_twice: bool = False
 
     @property
     def stopped(self) -> bool:
         """Whether a stop message was sent for it that nobody had asked for."""
         return STOP in self.faults
+
+    @property
+    def may_have_run_twice(self) -> bool:
+        """Whether one attempt can hold two runs: the worker dropped it as told, and then it came again."""
+        return self.stopped and self.delivered_twice
 
 
 class Tap:
@@ -58,7 +65,7 @@ class Tap:
     def __init__(self, platform: Platform) -> None:
         self.histories: defaultdict[str, History] = defaultdict(History)
         self.hits: Counter[str] = Counter()
-        self._hand_over_is_cut = False
+        self._hand_over_is_cut = self._hand_over_comes_again = False
         self._platform = platform
         queue, faults = platform.queue, platform.faults
         self._take, self._add_chunks = queue.take, queue.add_chunks
@@ -75,6 +82,7 @@ class Tap:
             history = self.histories[job.id]
             if history.attempts and history.attempts[-1].ended_at is None:
                 history.attempts[-1].ended_at = time.monotonic()
+            history.delivered_twice |= self._hand_over_comes_again
             history.attempts.append(Attempt(job.attempt, time.monotonic(), handed=not self._hand_over_is_cut))
         return jobs
 
@@ -101,6 +109,7 @@ class Tap:
         fault = self._pick(route, path)
         if route in TAKES:  # one poll at a time
             self._hand_over_is_cut = fault is not None and fault.kind == "reset_after"
+            self._hand_over_comes_again = fault is not None and fault.kind == "redeliver"
         if fault is not None:
             name = f"{fault.kind}{f' {fault.status}' if fault.kind == 'status' else ''} on {route}"
             self.hits[name] += 1

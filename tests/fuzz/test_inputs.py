@@ -30,7 +30,11 @@ async def answer(request: Request) -> Response:
     given: Any = json.loads(body) if body else {}
     if given.get("stream"):
         return StreamingResponse(iter(["data: {}\n\n", "data: [DONE]\n\n"]), media_type="text/event-stream")
-    return JSONResponse({"path": request.url.path, "fields": sorted(given)})
+    # a completion's shape, since beam search reads it, and what reached the app
+    choices = [{"index": index, "text": "a", "finish_reason": "stop"} for index in range(2)]
+    usage = {"prompt_tokens": 1, "completion_tokens": 2}
+    seen = {"path": request.url.path, "fields": sorted(given)}
+    return JSONResponse({"choices": choices, "usage": usage, **seen})
 
 
 def app() -> Starlette:
@@ -47,6 +51,10 @@ def numbers(value: Any) -> Any:
             yield from numbers(item)
     elif isinstance(value, int):
         yield value
+
+
+def test_a_beam_search_is_answered() -> None:
+    run({"prompt": [1], "use_beam_search": True, "sampling_params": {"max_tokens": 2}}, "job")
 
 
 @fuzz(0.4)

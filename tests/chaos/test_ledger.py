@@ -1,0 +1,30 @@
+"""What the account takes for right, where a stream alone does not tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.cases import Reading
+from tests.chaos.ledger import last_run
+from tests.chaos.plan import STOP
+from tests.chaos.tap import History
+
+WHOLE = "one two three"
+
+
+@pytest.mark.parametrize(
+    "streamed, faults, delivered_twice, read",
+    [
+        ("one t", [], False, "one t"),
+        ("one tone two three", [STOP], True, WHOLE),
+        ("one one two", [STOP], True, "one two"),
+        ("one tone two three", [], True, "one tone two three"),
+        ("one tone two three", [STOP], False, "one tone two three"),
+        ("one three", [STOP], True, "one three"),
+    ],
+)
+def test_a_second_run_in_one_attempt_counts_where_the_job_was_dropped_and_came_again(
+    streamed: str, faults: list[str], delivered_twice: bool, read: str
+) -> None:
+    history = History(faults=faults, delivered_twice=delivered_twice)
+    assert last_run(Reading(streamed), WHOLE, history).text == read
