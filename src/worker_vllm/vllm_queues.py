@@ -2,8 +2,8 @@
 
 They speak through shared memory, and wake each other through ZeroMQ with a notification that may be dropped
 (`SpinCondition`). A reader that has seen nothing for a second sleeps until the next one, and after a pause of
-the whole container both sides have: a dropped notification then stops the engine. Versions before 0.30 wait
-without end, later ones for five seconds (vLLM pull request 45224).
+the whole container both sides have: a dropped notification then stops the engine. vLLM 0.26 waits
+without end, 0.28 and later for five seconds (vLLM pull request 45224).
 
 A reader that has not waited for a second calls sched_yield again and again. Where CPUs are few, as on a
 machine without a GPU, Linux 6.18 then lets all other processes wait: no stream moved for up to eight seconds.
