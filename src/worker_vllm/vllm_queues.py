@@ -2,8 +2,8 @@
 
 They speak through shared memory, and wake each other through ZeroMQ with a notification that may be dropped
 (`SpinCondition`). A reader that has seen nothing for a second sleeps until the next one, and after a pause of
-the whole container both sides have: a dropped notification then stops the engine. vLLM 0.26 waits
-without end, 0.28 and later for five seconds (vLLM pull request 45224).
+the whole container both sides have: a dropped notification then stops the engine. vLLM 0.26 waits without
+end, 0.28 and later for five seconds (vLLM pull request 45224).
 
 A reader that has not waited for a second calls sched_yield again and again. Where CPUs are few, as on a
 machine without a GPU, Linux 6.18 then lets all other processes wait: no stream moved for up to eight seconds.
@@ -12,7 +12,6 @@ machine without a GPU, Linux 6.18 then lets all other processes wait: no stream 
 from __future__ import annotations
 
 import inspect
-import sys
 from functools import wraps
 from typing import Any
 
@@ -31,7 +30,7 @@ def wait_well() -> None:
     _bound_sleep(vllm_compat.load("SpinCondition"))
     if vllm_compat.load("current_platform").is_cpu():
         # vLLM's own switch, for versions of Python without sched_yield
-        sys.modules[vllm_compat.load("sched_yield").__module__].__dict__["USE_SCHED_YIELD"] = False
+        vllm_compat.load("sched_yield").__globals__["USE_SCHED_YIELD"] = False
 
 
 def wait_well_in(process_name: str) -> None:

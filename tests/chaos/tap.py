@@ -65,7 +65,7 @@ class Tap:
     def __init__(self, platform: Platform) -> None:
         self.histories: defaultdict[str, History] = defaultdict(History)
         self.hits: Counter[str] = Counter()
-        self._hand_over_is_cut = self._hand_over_comes_again = False
+        self._hand_over_fault: str | None = None
         self._platform = platform
         queue, faults = platform.queue, platform.faults
         self._take, self._add_chunks = queue.take, queue.add_chunks
@@ -82,8 +82,10 @@ class Tap:
             history = self.histories[job.id]
             if history.attempts and history.attempts[-1].ended_at is None:
                 history.attempts[-1].ended_at = time.monotonic()
-            history.delivered_twice |= self._hand_over_comes_again
-            history.attempts.append(Attempt(job.attempt, time.monotonic(), handed=not self._hand_over_is_cut))
+            history.delivered_twice |= self._hand_over_fault == "redeliver"
+            history.attempts.append(
+                Attempt(job.attempt, time.monotonic(), handed=self._hand_over_fault != "reset_after")
+            )
         return jobs
 
     def add_chunks(self, job: Job, worker_id: str, chunks: list[Any]) -> Any:
@@ -108,8 +110,7 @@ class Tap:
     def pick(self, route: str, path: str) -> Fault | None:
         fault = self._pick(route, path)
         if route in TAKES:  # one poll at a time
-            self._hand_over_is_cut = fault is not None and fault.kind == "reset_after"
-            self._hand_over_comes_again = fault is not None and fault.kind == "redeliver"
+            self._hand_over_fault = fault and fault.kind
         if fault is not None:
             name = f"{fault.kind}{f' {fault.status}' if fault.kind == 'status' else ''} on {route}"
             self.hits[name] += 1

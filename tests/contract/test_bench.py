@@ -164,19 +164,8 @@ def test_any_worker_command_is_measured_through_the_platform(
     exit_code = _bench(
         *("--target", f"fake=worker:{command}", "--model", "nothing", "--logs", str(tmp_path / "logs")),
         *("--route", "completions,native", "--mode", "streamed,plain", "--concurrency", "3", "--rounds", "1"),
-        *(
-            "--requests",
-            "12",
-            "--max-tokens",
-            "5",
-            "--poll-ms",
-            "10",
-            "--rtt-ms",
-            "2",
-            "--client-processes",
-            "2",
-            "--no-warm-up",
-        ),
+        *("--requests", "12", "--max-tokens", "5", "--poll-ms", "10"),
+        *("--rtt-ms", "2", "--client-processes", "2", "--no-warm-up"),
         *("--json", str(tmp_path / "report.json"), "--svg", str(tmp_path / "report.svg")),
         *("--require", "fake/fake>=1"),
     )

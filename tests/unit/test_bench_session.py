@@ -77,9 +77,7 @@ def test_who_was_measured_has_time_to_come_to_rest_before_the_next(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr(session.time, "sleep", slept.append)
-    plan = session.Plan(
-        workloads=[_STREAMED] * (len(pauses) // len(names) or 1), rounds=1, settle_seconds=0.5
-    )
+    plan = session.Plan(workloads=[_STREAMED] * (len(pauses) // len(names)), rounds=1, settle_seconds=0.5)
     session.carry_out(plan, [ScriptedTarget(name, []) for name in names], _NO_CLIENTS, lambda _: None)
     assert slept == pauses
 

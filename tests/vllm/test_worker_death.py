@@ -44,20 +44,24 @@ def running(tmp_path: Path) -> Iterator[tuple[Platform, Worker]]:
     platform.stop()
 
 
-def begin(platform: Platform, suffix: str, *, wait: bool = True) -> list[str]:
-    """Offer the jobs, and wait until both streams have come some way."""
+def offer(platform: Platform, suffix: str) -> list[str]:
+    """Offer the jobs, and return their ids, the streams' first."""
     offered = jobs(suffix)
     platform.offer(*offered)
-    ids = [job["id"] for job in offered]
-    if wait:
-        platform.wait_for(lambda: all(len(platform.streamed(job_id)) > 1 for job_id in ids[:2]), 60)
+    return [job["id"] for job in offered]
+
+
+def begin(platform: Platform, suffix: str) -> list[str]:
+    """Offer the jobs and wait until both streams have come some way."""
+    ids = offer(platform, suffix)
+    platform.wait_for(lambda: all(len(platform.streamed(job_id)) > 1 for job_id in ids[:2]), 60)
     return ids
 
 
 def begin_and_kill(platform: Platform, engine: int) -> list[str]:
     """Kill the engine under jobs, and return those that have not ended before. It has many, and runs three at
     a time: on a busy machine it can be far ahead of whoever looks."""
-    ids = [one for batch in range(QUEUED_BATCHES) for one in begin(platform, f"orphaned-{batch}", wait=False)]
+    ids = [one for batch in range(QUEUED_BATCHES) for one in offer(platform, f"orphaned-{batch}")]
     platform.wait_for(lambda: any(len(platform.streamed(job_id)) > 1 for job_id in ids), 60)
     os.kill(engine, signal.SIGSTOP)
     time.sleep(0.5)

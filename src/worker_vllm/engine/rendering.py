@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 from worker_vllm.job_values import measure
@@ -42,11 +43,10 @@ def keep_short_work(llm: Any) -> None:
 
 
 def _is_short(function: Any) -> bool:
-    """Whether a call that is ready to be made (`functools.partial`) has little to read."""
-    arguments = getattr(function, "args", None)
-    if arguments is None:
+    """Whether a call that is ready to be made has little to read; nobody can tell of another function."""
+    if not isinstance(function, partial):
         return False
-    options = getattr(function, "keywords", {})
-    arguments = [*arguments, *(value for name, value in options.items() if name not in _OPERATORS)]
-    values, size = measure([item for item in arguments if isinstance(item, str | dict | list | tuple)], SHORT)
+    options = (value for name, value in function.keywords.items() if name not in _OPERATORS)
+    data = [item for item in (*function.args, *options) if isinstance(item, str | dict | list | tuple)]
+    values, size = measure(data, SHORT)
     return values + size < SHORT
