@@ -27,6 +27,7 @@ class Exchange:
         self.started = False
         self.complete = False
         self.disconnected = asyncio.Event()
+        self._listeners = 0
         self._body: bytes | None = body
         self._chunks: deque[bytes] = deque()
         self._max_unread_chunks = max_unread_chunks
@@ -39,23 +40,29 @@ class Exchange:
         self._task = task
         task.add_done_callback(lambda _: self._changed.set())
 
-    def disconnect(self) -> None:
-        """Tell the app that nobody reads any more, and let a waiting `send` go.
+    def disconnect(self) -> bool:
+        """Tell the app that nobody reads any more, and let a waiting `send` go. Returns whether the app ends
+        by itself then: it waits for the news, or has answered in full.
 
-        From here on `send` never waits, so that the cancellation that Starlette answers with finds the app in
-        its own generator and not in `send`: there it would leave the generator, and with it the engine's
-        request, open until the garbage collector comes by.
+        From here on `send` never waits, so that the cancellation that follows finds the app in its own
+        generator and not in `send`: there it would leave the generator, and with it the engine's request,
+        open until the garbage collector comes by.
         """
         self._chunks.clear()
         self._room.set()
         self.disconnected.set()
+        return self._listeners > 0 or self.complete
 
     async def receive(self) -> Message:
         """ASGI's receive: the whole body, then nothing until the disconnect."""
         if self._body is not None and not self.disconnected.is_set():
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        await self.disconnected.wait()
+        self._listeners += 1
+        try:
+            await self.disconnected.wait()
+        finally:
+            self._listeners -= 1
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:

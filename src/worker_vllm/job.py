@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from worker_vllm.errors import RequestError
 from worker_vllm.job_fields import (
@@ -71,6 +71,10 @@ class BatchOptions(BaseModel):
     growth: float | None = None
 
 
+# pydantic would copy a default, though nobody can change it.
+_NO_BATCHING, _NO_SAMPLING = BatchOptions(), Sampling()
+
+
 class JobInput(BaseModel):
     """One job's input. Make it with `parse`.
 
@@ -100,10 +104,10 @@ class JobInput(BaseModel):
     messages: tuple[dict[str, Any], ...] = ()
     chat: dict[str, Any] = {}
     apply_chat_template: bool = False
-    sampling: Sampling = Sampling()
+    sampling: Sampling = Field(default_factory=lambda: _NO_SAMPLING)
     model: str | None = None
     stream: bool = False
-    batch: BatchOptions = BatchOptions()
+    batch: BatchOptions = Field(default_factory=lambda: _NO_BATCHING)
     route: str = ""
     query: str = ""
     method: str = ""

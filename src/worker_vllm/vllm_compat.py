@@ -6,8 +6,6 @@ addresses and `load` tries them. Nothing is imported until it is asked for.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import cache, partial
@@ -20,7 +18,9 @@ from worker_vllm.vllm_homes import HOMES, OPTIONAL_HOMES
 if TYPE_CHECKING:
     from worker_vllm.configuration import Configuration
 
-_MAX_TURN_SECONDS = 0.01
+_FOR_AN_HTTP_PORT = frozenset({"CORSMiddleware", "PrometheusInstrumentatorMiddleware"})
+"""Layers of vLLM's app that serve browsers of other origins, and count what comes in at the port, by route.
+There is no port here, and together they take a twentieth of a short job's time."""
 
 Observer = Callable[..., AsyncGenerator[Any, None]]
 """Wraps one engine request's outputs: (outputs, sampling or pooling params, request id) to outputs. Where the
@@ -92,7 +92,7 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
         ConfigurationError: vLLM refuses the configuration.
         EngineStartError: the model's files cannot be had, or the engine does not start.
     """
-    from worker_vllm import vllm_arguments, vllm_processes, vllm_queues
+    from worker_vllm import vllm_arguments, vllm_outputs, vllm_processes, vllm_queues
 
     threads = vllm_processes.keep_single_threaded()
     try:
@@ -113,35 +113,12 @@ def create_engine(args: Namespace, observe: Observer, on_step: Callable[[int, An
             )
     except Exception as error:  # a file that is not what it should be can end in any of them
         raise errors.EngineStartError(_named(error)) from error
-    _listen(llm.engine_core, on_step if args.disable_log_stats else None)
+    vllm_outputs.listen(
+        llm.engine_core,
+        alone=partial(_has_stop_strings, llm),
+        on_message=on_step if args.disable_log_stats else None,
+    )
     return llm
-
-
-def _listen(core: Any, on_message: Callable[[int, Any], None] | None) -> None:
-    """Stand where AsyncLLM takes the messages of the engine's process, one per step.
-
-    AsyncLLM takes them for as long as there are any, and an engine that is ahead of this process leaves no
-    turn of the loop to the streams (gaps of two seconds were seen on a busy machine). So the loop goes round
-    in between.
-
-    Args:
-        on_message: takes each message for a step: what a worker without statistics has to tell an engine that
-            hangs from one at work.
-    """
-    receive = core.get_output_async
-    went_round_at = time.monotonic()
-
-    async def receive_in_turn() -> Any:
-        nonlocal went_round_at
-        if time.monotonic() - went_round_at > _MAX_TURN_SECONDS:
-            await asyncio.sleep(0)
-            went_round_at = time.monotonic()
-        message = await receive()
-        if on_message is not None:
-            on_message(getattr(message, "engine_index", 0), None)
-        return message
-
-    core.get_output_async = receive_in_turn
 
 
 def _deadly(config: Any) -> Mapping[str, str]:
@@ -158,6 +135,13 @@ def states_of(llm: Any, request_id: str) -> list[Any]:
     processor = llm.output_processor
     ids = processor.external_req_ids.get(request_id, ())
     return [processor.request_states[name] for name in ids if name in processor.request_states]
+
+
+def _has_stop_strings(llm: Any, internal_id: str) -> bool:
+    """Whether a running request ends at a text: 0.26 counts the tokens behind it too, where several come at
+    once."""
+    state = llm.output_processor.request_states.get(internal_id)
+    return bool(getattr(getattr(state, "detokenizer", None), "stop", None))
 
 
 def _observed_engine_class(observe: Observer, deadly: Mapping[str, str]) -> Any:
@@ -222,12 +206,27 @@ async def create_app(llm: Any, args: Namespace, tasks: Sequence[str], server: ob
     # key counts as none, and VLLM_API_KEY is read only where there is no list.
     args = Namespace(**{**vars(args), "api_key": [""]})
     app = load("build_app")(args, tuple(tasks), llm.model_config)
+    app.user_middleware[:] = [
+        layer for layer in app.user_middleware if layer.cls.__name__ not in _FOR_AN_HTTP_PORT
+    ]
+    app.middleware_stack = None  # built again with the first request
+    for route in app.routes:
+        _be_cancelled_directly(route)
     app.state.server = server
     try:
         await load("init_app_state")(llm, app.state, args, tuple(tasks))
     except (ValueError, TypeError, OSError, RuntimeError) as error:
         raise errors.EngineStartError(_first_line(error)) from error
     return app
+
+
+def _be_cancelled_directly(route: Any) -> None:
+    """Take away what lets a route's work end with its caller's connection: two tasks for each request, where
+    cancelling the request does the same."""
+    endpoint: Any = getattr(getattr(route, "dependant", None), "call", None)
+    code = getattr(endpoint, "__code__", None)
+    if code is not None and code.co_qualname == "with_cancellation.<locals>.wrapper":
+        route.dependant.call = endpoint.__wrapped__
 
 
 def _named(error: Exception) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.contract.scripted_platform import Platform, native, running_worker
+from worker_vllm.serverless import sdk
 
 
 def test_pings_name_the_jobs_that_run_and_end_with_the_engine(tmp_path: Path) -> None:
@@ -23,3 +27,29 @@ def test_pings_name_the_jobs_that_run_and_end_with_the_engine(tmp_path: Path) ->
             assert len(platform.pings) == last
     finally:
         platform.stop()
+
+
+async def test_the_ids_of_jobs_that_come_together_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from runpod.serverless.modules.worker_state import JobsProgress
+
+    monkeypatch.setattr(JobsProgress, "_notify_mirror", JobsProgress._notify_mirror)
+    sdk._tell_ping_once_a_turn()
+    written: list[str | None] = []
+
+    class Mirror:
+        """Where the SDK writes them for the ping process."""
+
+        def set(self, ids: str | None) -> None:
+            written.append(ids)
+
+    jobs = JobsProgress()
+    monkeypatch.setattr(jobs, "_mirror", Mirror())
+    names = {f"job-{number}" for number in range(100)}
+    for name in names:
+        jobs.add(name)
+    await asyncio.sleep(0)
+    assert [set((ids or "").split(",")) for ids in written] == [names]
+    for name in names:
+        jobs.remove(name)
+    await asyncio.sleep(0)
+    assert written[1:] == [None]

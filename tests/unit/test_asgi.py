@@ -102,15 +102,20 @@ async def test_a_query_outside_ascii_is_percent_encoded() -> None:
         assert (await response.read()).decode() == "日 本"
 
 
-async def test_the_declared_version_makes_starlette_look_for_disconnects() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        assert scope["asgi"]["spec_version"] == "2.3"
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body"})
+async def test_a_stream_is_made_in_the_apps_own_task() -> None:
+    stream = Stream(chunks=1)
+    async with call(app_of(stream.endpoint)) as response:
+        assert len(tasks_of_others()) == 1
+        stream.release.release()
+        assert await response.read() == b"data: 0\n\n"
 
-    async with call(app) as response:
-        assert response.status == 204
-        assert await response.read() == b""
+
+async def test_an_answer_that_has_ended_leaves_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi, "_end", None)
+    stream = Stream(chunks=1)
+    stream.release.release()
+    async with call(app_of(stream.endpoint)) as response:
+        assert await response.read() == b"data: 0\n\n"
 
 
 async def test_header_names_are_lower_case_and_repeated_ones_joined() -> None:
@@ -298,7 +303,36 @@ async def _open_and_leave(app: Any, **changes: Any) -> None:
         pass
 
 
-async def test_an_app_that_ignores_the_disconnect_is_cancelled_after_the_grace() -> None:
+async def _open_and_stay_a_moment(app: Any, **changes: Any) -> None:
+    async with call(app, **changes):
+        await asyncio.sleep(0.01)
+
+
+async def _ignore_the_disconnect(receive: Any, send: Any, cancelled: asyncio.Event) -> None:
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    listener = asyncio.ensure_future(receive())
+    try:
+        await asyncio.sleep(60)
+    finally:
+        cancelled.set()
+        listener.cancel()
+
+
+async def test_an_app_that_hears_and_ignores_the_disconnect_is_cancelled_after_the_grace() -> None:
+    cancelled = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await _ignore_the_disconnect(receive, send, cancelled)
+
+    started = asyncio.get_running_loop().time()
+    async with call(app, grace_seconds=0.1):
+        await asyncio.sleep(0.01)
+    assert cancelled.is_set()
+    assert asyncio.get_running_loop().time() - started > 0.1
+
+
+async def test_an_app_that_does_not_listen_is_cancelled_at_once() -> None:
     cancelled = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -309,23 +343,21 @@ async def test_an_app_that_ignores_the_disconnect_is_cancelled_after_the_grace()
             cancelled.set()
             raise
 
-    async with call(app, grace_seconds=0.05):
+    started = asyncio.get_running_loop().time()
+    async with call(app, grace_seconds=30):
         pass
     assert cancelled.is_set()
+    assert asyncio.get_running_loop().time() - started < 5
 
 
 async def test_a_caller_cancelled_during_the_grace_leaves_and_the_app_still_ends() -> None:
     cancelled = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        try:
-            await asyncio.sleep(60)
-        finally:
-            cancelled.set()
+        await _ignore_the_disconnect(receive, send, cancelled)
 
-    leaver = asyncio.ensure_future(_open_and_leave(app, grace_seconds=0.1))
-    await asyncio.sleep(0.01)
+    leaver = asyncio.ensure_future(_open_and_stay_a_moment(app, grace_seconds=0.1))
+    await asyncio.sleep(0.05)
     leaver.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaver

@@ -7,6 +7,7 @@ changes, only slower to take jobs and less careful when it stops.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import multiprocessing
@@ -94,6 +95,7 @@ def load(*, stock: bool = False) -> Serve:
         _take_promptly()
         _deliver_surely()
         _tie_ping_to_this_process()
+        _tell_ping_once_a_turn()
         _use_the_platforms_key()
 
     def serve(
@@ -162,6 +164,34 @@ def _tie_ping_to_this_process() -> None:
         ping(mirror, test)
 
     rp_ping.Heartbeat.process_loop = staticmethod(process_loop)
+
+
+def _tell_ping_once_a_turn() -> None:
+    """The SDK writes the ids of all running jobs for the ping process whenever one comes or goes: each of 256
+    jobs that come together writes 256 ids, a third of a millisecond. Once for all of them is enough, since a
+    ping goes out every few seconds."""
+    from runpod.serverless.modules import worker_state
+
+    tell = worker_state.JobsProgress._notify_mirror
+    is_due = False
+
+    def tell_now(jobs: Any) -> None:
+        nonlocal is_due
+        is_due = False
+        tell(jobs)
+
+    def tell_soon(jobs: Any) -> None:
+        nonlocal is_due
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # while the SDK starts
+            tell(jobs)
+            return
+        if not is_due:
+            is_due = True
+            loop.call_soon(tell_now, jobs)
+
+    worker_state.JobsProgress._notify_mirror = tell_soon
 
 
 def _use_the_platforms_key() -> None:
