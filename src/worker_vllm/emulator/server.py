@@ -126,12 +126,12 @@ class Platform:
     def _application(self) -> web.Application:
         # client_max_size 0 is no limit: each route reads its body under the limit of its own.
         application = web.Application(middlewares=[self._edge], client_max_size=0)
-        # Routes are tried in order, and nearly all calls are workers' stream posts.
+        # Routes are tried in order, and nearly all calls are workers' stream posts and the gateway's.
         application.router.add_get("/local/stats", self._stats)
         for room in (
             WorkerApi(self.queue, self.registry, self.policy, self.worker_key),
-            ClientApi(self.queue, self.registry, self.policy),
             Gateway(self.queue, self.policy),
+            ClientApi(self.queue, self.registry, self.policy),
         ):
             application.add_routes(room.routes())
         return application

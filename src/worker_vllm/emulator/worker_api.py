@@ -48,10 +48,10 @@ class WorkerApi:
         base = "/v2/{endpoint}"
         return [
             web.post(base + "/job-stream/{worker}/{job}", self.stream),
+            web.post(base + "/job-done/{worker}/{job}", self.done),
             web.get(base + "/job-take/{worker}", self.take),
             web.get(base + "/job-take-batch/{worker}", self.take),
             web.get(base + "/job-stop/{worker}", self.stop),
-            web.post(base + "/job-done/{worker}/{job}", self.done),
             web.get(base + "/ping/{worker}", self.ping),
         ]
 
