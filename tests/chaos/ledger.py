@@ -171,22 +171,23 @@ class Ledger:
                 self._problem(incident.name, f"left {incident.exit.left}")
             if incident.name.startswith(ENGINE):
                 stall = self._scene.target.stall_seconds if "SIGSTOP" in incident.name else 0.0
-                failed, exited = self.failed_seconds(incident.running, incident.since), incident.window
+                (failed, which), exited = self.last_end(incident.running, incident.since), incident.window
                 if failed > stall + FAIL_SECONDS:
-                    self._problem(incident.name, f"jobs failed after {failed:.1f} s")
+                    self._problem(incident.name, f"jobs failed after {failed:.1f} s: {which}")
                 if exited[1] - exited[0] > stall + EXIT_SECONDS:
                     self._problem(incident.name, f"exit after {exited[1] - exited[0]:.1f} s")
 
-    def failed_seconds(self, job_ids: Iterable[str], since: float) -> float:
-        """How long the last of these jobs took to its end, from then on."""
+    def last_end(self, job_ids: Iterable[str], since: float) -> tuple[float, str]:
+        """How long the last of these jobs took to its end, from then on, and which it is. A job whose
+        hand-over was lost on its way is nobody's until it comes again."""
         ends = [
-            attempt.ended_at - since
-            for job_id in job_ids
-            if not self._scene.tap.histories[job_id].stopped
-            for attempt in self._scene.tap.histories[job_id].attempts
-            if attempt.ended_at and attempt.taken_at <= since <= attempt.ended_at
+            (attempt.ended_at - since, f"job {job_id}, attempt {attempt.number}, {history.faults}")
+            for job_id, history in ((job_id, self._scene.tap.histories[job_id]) for job_id in job_ids)
+            if not history.stopped
+            for attempt in history.attempts
+            if attempt.handed and attempt.ended_at and attempt.taken_at <= since <= attempt.ended_at
         ]
-        return max(ends, default=0.0)
+        return max(ends, default=(0.0, ""))
 
     def _is_exact(self, entry: Entry, job: Mapping[str, Any]) -> bool:
         whole = self._texts.get(entry.plan.case)
@@ -241,7 +242,7 @@ class Ledger:
             took = incident.until - incident.since
             line = f"{incident.name}: {len(incident.running)} jobs running, {took:.1f} s"
             if incident.exit is not None:
-                failed = self.failed_seconds(incident.running, incident.since)
+                failed, _ = self.last_end(incident.running, incident.since)
                 line += f" to exit code {incident.exit.code}, jobs ended within {failed:.1f} s"
                 line += f", serving again {incident.back_seconds:.1f} s later"
                 line += f", left {list(incident.exit.left)}" if incident.exit.left else ""
