@@ -14,7 +14,7 @@ from worker_vllm.engine.lifecycle import EngineHost
 
 BYTES = 5_000_000
 YARDSTICKS = 2
-"""What the loop may stand still, in `yardstick`s of the same moment: three quarters of one were seen at most."""
+"""What the loop may stand still, in `yardstick`s of the moment; three quarters of one were seen at most."""
 ATTEMPTS = 3
 """Another program may hold the machine for as long; not each time."""
 
