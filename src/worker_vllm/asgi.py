@@ -126,7 +126,7 @@ async def open_response(
         await exchange.wait_for_start()
         yield Response(exchange)
     finally:
-        grace = grace_seconds if exchange.disconnect() else None
+        grace = grace_seconds if exchange.disconnect() else 0
         if not task.done():
             # A task of its own: a caller that is cancelled here does not wait, and the app keeps its grace.
             await asyncio.shield(_keep(asyncio.create_task(_end(task, grace))))
@@ -144,12 +144,10 @@ async def _call(app: App, scope: MutableMapping[str, Any], exchange: Exchange) -
         raise
 
 
-async def _end(task: asyncio.Task[None], grace_seconds: float | None) -> None:
-    """Wait for the app's task where it has a grace, then cancel it."""
-    if grace_seconds is not None:
-        await asyncio.wait({task}, timeout=grace_seconds)
-    else:
-        await asyncio.sleep(0)  # where it waits in `send`, it returns to its generator
+async def _end(task: asyncio.Task[None], grace_seconds: float) -> None:
+    """Wait for the app's task, a turn of the loop at least: where it waits in `send`, it returns to its
+    generator. Then cancel it."""
+    await asyncio.wait({task}, timeout=grace_seconds)
     if not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=CANCEL_SECONDS)

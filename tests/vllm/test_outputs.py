@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def steps_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def steps_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many messages of the engine's were handled together, each time."""
     seen: list[int] = []
     gather = vllm_outputs.gather
@@ -42,7 +41,7 @@ def steps_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         gather(messages, alone)
 
     monkeypatch.setattr(vllm_outputs, "gather", note)
-    yield seen
+    return seen
 
 
 async def _with_a_busy_loop(work: Any) -> Any:

@@ -11,31 +11,26 @@ class Pulse:
     """
 
     def __init__(self) -> None:
-        self._waiters: list[asyncio.Future[bool]] = []
+        self._waiters: list[asyncio.Future[None]] = []
 
     def fire(self) -> None:
         """Wake every present waiter, the longest-waiting first."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            _settle(waiter, True)
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for the next `fire`; false when `timeout_s` passed first."""
         if timeout_s <= 0:
             return False
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[bool] = loop.create_future()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        # a timer of its own: `asyncio.wait_for` costs each stream a twentieth of the platform's time
-        timer = loop.call_later(timeout_s, _settle, waiter, False)
         try:
-            return await waiter
+            await asyncio.wait_for(waiter, timeout_s)
+        except TimeoutError:
+            return False
         finally:
-            timer.cancel()
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-
-
-def _settle(waiter: asyncio.Future[bool], fired: bool) -> None:
-    if not waiter.done():
-        waiter.set_result(fired)
+        return True
