@@ -22,6 +22,7 @@ def on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(machine, "gpu_names", lambda: H200)
     monkeypatch.setattr(caches.os.path, "ismount", lambda path: path == tmp_path)
     monkeypatch.setattr(caches.installed, "vllm_version", lambda: "0.32.0")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return {"BASE_PATH": str(tmp_path)}
 
 
@@ -76,8 +77,8 @@ def test_the_environment_gets_the_places_and_the_log_one_line(
     on_gpus: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        caches.keep_on_volume(on_gpus)
-        caches.keep_on_volume(on_gpus)
+        caches.settle(on_gpus)
+        caches.settle(on_gpus)
     folder = Path(on_gpus["BASE_PATH"], "compile-cache", "vllm-0.32.0", "nvidia-h200")
     assert {name: on_gpus[name] for name in caches.VARIABLES} == {
         name: str(folder / part) for name, part in caches.VARIABLES.items()
@@ -95,14 +96,42 @@ def test_a_volume_that_cannot_be_written_is_left_alone(
 ) -> None:
     Path(on_gpus["BASE_PATH"], "compile-cache").write_text("a file where the folder would be")
     with caplog.at_level(logging.INFO):
-        caches.keep_on_volume(on_gpus)
-    assert on_gpus.keys() == {"BASE_PATH"}
+        caches.settle(on_gpus)
+    assert on_gpus.keys() == {"BASE_PATH", "TRITON_CACHE_DIR"}
     assert "compiled code is kept in the container" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({}, "AT/home/.triton/cache"),
+        ({"TRITON_CACHE_DIR": " "}, "AT/home/.triton/cache"),
+        ({"TRITON_HOME": "AT/elsewhere"}, "AT/elsewhere/.triton/cache"),
+        ({"TRITON_CACHE_DIR": "/given"}, "/given"),
+    ],
+)
+def test_without_a_volume_triton_keeps_its_kernels_where_the_next_start_looks(
+    given: dict[str, str], place: str, on_gpus: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caches.os.path, "ismount", lambda path: False)
+    at = on_gpus["BASE_PATH"]
+    environ = on_gpus | {name: text.replace("AT", at) for name, text in given.items()}
+    caches.settle(environ)
+    assert environ["TRITON_CACHE_DIR"] == place.replace("AT", at)
+
+
+def test_triton_is_left_alone_where_its_own_place_cannot_be_written(
+    on_gpus: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caches.os.path, "ismount", lambda path: False)
+    Path(on_gpus["BASE_PATH"], "home").write_text("a file where the folder would be")
+    caches.settle(on_gpus)
+    assert on_gpus.keys() == {"BASE_PATH"}
 
 
 def test_a_cpu_build_keeps_its_own_places(on_gpus: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "detect", lambda environ: Machine("cpu"))
-    caches.keep_on_volume(on_gpus)
+    caches.settle(on_gpus)
     assert on_gpus.keys() == {"BASE_PATH"}
 
 

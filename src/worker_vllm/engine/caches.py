@@ -54,21 +54,29 @@ NEED_LOCKS = frozenset({"FLASHINFER_WORKSPACE_BASE", "CUDA_CACHE_PATH"})
 logger = logging.getLogger(__name__)
 
 
-def keep_on_volume(environ: MutableMapping[str, str]) -> None:
+def settle(environ: MutableMapping[str, str]) -> None:
     """Point the engine's caches to the network volume, where one is mounted and can be written, and say so
-    once. Variables that somebody set are left alone. To be called before vLLM or torch is imported.
+    once; without one, Triton's to where Triton has it anyway. Variables that somebody set are left alone. To
+    be called before vLLM or torch is imported.
 
     A CPU build keeps its caches: what is compiled there is for one kind of processor, which no path tells.
     """
     if machine.detect(environ).platform == "cpu":
         return
     folder = place(environ, installed.vllm_version() or "none", machine.gpu_names())
-    if folder is None or not usable(folder):
-        return
-    chosen = variables(environ, folder, locks=takes_locks(folder))
-    if chosen:
-        environ.update(chosen)
-        logger.info("compiled code is kept on the volume, in %s (%s)", folder, ", ".join(chosen))
+    if folder is not None and usable(folder):
+        chosen = variables(environ, folder, locks=takes_locks(folder))
+        if chosen:
+            environ.update(chosen)
+            logger.info("compiled code is kept on the volume, in %s (%s)", folder, ", ".join(chosen))
+    # Unless it is named, torch names one for the whole process as it loads a compiled graph, in the graph's
+    # folder (torch/_inductor/runtime/triton_heuristics.py), which is a temporary one at a warm start. vLLM's
+    # sampling kernels come after that, and are then compiled at each start: 8 to 20 s on an H200.
+    if values.is_unset(environ.get("TRITON_CACHE_DIR")):
+        own = Path(environ.get("TRITON_HOME") or Path.home(), ".triton", "cache")
+        with contextlib.suppress(OSError):  # torch's place is the better one then
+            _try_to_write(own)
+            environ["TRITON_CACHE_DIR"] = str(own)
 
 
 def place(
@@ -110,14 +118,19 @@ def usable(folder: Path) -> bool:
     """Make `folder` and see whether files can be written there; RunPod's model cache may be mounted for
     reading alone."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
+        _try_to_write(folder)
+        return True
     except OSError as error:
         logger.info(
             "compiled code is kept in the container: %s cannot be written (%s)", folder, error.strerror
         )
         return False
+
+
+def _try_to_write(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def takes_locks(folder: Path) -> bool:

@@ -119,7 +119,7 @@ class EngineHost:
             ConfigurationError: as `from_args`.
             EngineStartError: in the words of the process that failed first.
         """
-        caches.keep_on_volume(environ)
+        caches.settle(environ)
         with Phases().phase("import vLLM"):
             args = vllm_compat.namespace(configuration)
         causes = Causes(environ, vllm_compat.load("DEFAULT_LOGGING_CONFIG"))
