@@ -22,6 +22,9 @@ export PYTHONPATH=$SITE:$PWD/src PATH=$PWD/builder/gpu/bin:$PATH PYTHONUNBUFFERE
 export VLLM_USE_FLASHINFER_SAMPLER=0 HF_HUB_OFFLINE=1 VLLM_CACHE_ROOT=${VLLM_CACHE_ROOT:-/tmp/vllm-cache}
 peer="peer=worker:python3 $EXTRA/peer/src/main.py"
 
+# Unpacked wheels have none, and a start without it is no start of the image (docs/image.md).
+with_bytecode() { python3 builder/compile_modules.py vllm; }
+
 bench() { # NAME SHAPE ARGUMENT...
   local name=$1 shape=$2
   shift 2
@@ -50,6 +53,7 @@ table)
   ;;
 serve) table 135m 8 --target raw --target worker --target "$peer" --target serve ;;
 starts)
+  with_bytecode
   BASELINE=peer bench "starts-${only:-135m}" "${only:-135m}" --target worker --target "$peer" --one-at-a-time \
     --concurrency 1 --rounds "$ROUNDS" --no-warm-up
   ;;
@@ -60,6 +64,7 @@ single)
     --platform "rtt100:--rtt-ms 100" --platform "rtt300:--rtt-ms 300"
   ;;
 volume)
+  with_bytecode
   unset VLLM_CACHE_ROOT
   export BASE_PATH=/dev/shm # a file system that is mounted: all that a volume has to be
   rm -rf "$BASE_PATH/compile-cache"

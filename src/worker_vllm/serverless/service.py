@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from worker_vllm.engine.record import JobRecord
 from worker_vllm.errors import EngineDeadError, RetryableError, ShuttingDownError, StartupFailure, WorkerError
-from worker_vllm.phases import Phases
+from worker_vllm.phases import Phases, process_age
 from worker_vllm.serverless import health
 from worker_vllm.serverless.cancellation import Jobs
 from worker_vllm.serverless.handler import Engine
@@ -180,7 +180,7 @@ class Service:
                 self._leave(health.EXIT_ENGINE_DEAD, error)
             raise
         self._sign.serving()
-        logger.info("in service after %.1f s; up to %d jobs at once", self._phases.total(), self._capacity)
+        logger.info("in service after %.1f s; up to %d jobs at once", process_age(), self._capacity)
 
     async def _close_with_the_loop(self) -> None:
         """The SDK's loop ends without telling anybody; but `asyncio.run` cancels what still runs in it

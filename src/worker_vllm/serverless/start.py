@@ -127,6 +127,7 @@ def run(
     health.adopt_orphans()
     signs = sign.Sign(configuration.worker.worker_state_file)
     phases = Phases(signs.starting)
+    phases.passed("start Python and read the settings")
     with phases.phase("check the machine"):
         for warning in checks.check_machine():
             logger.warning("%s", warning)
