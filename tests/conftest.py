@@ -34,7 +34,9 @@ def environment_is_restored() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def our_logging_is_restored() -> Iterator[None]:
-    """`log.configure` takes the package's logger away from pytest's own capture."""
+    """`log.configure` takes the package's logger away from pytest's own capture, and what vLLM imports raises
+    the root's level."""
+    logging.getLogger().setLevel(logging.WARNING)  # Python's own
     package = logging.getLogger("worker_vllm")
     before = (list(package.handlers), package.level, package.propagate)
     yield
