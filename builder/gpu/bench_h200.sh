@@ -23,7 +23,7 @@ export VLLM_USE_FLASHINFER_SAMPLER=0 HF_HUB_OFFLINE=1 VLLM_CACHE_ROOT=${VLLM_CAC
 peer="peer=worker:python3 $EXTRA/peer/src/main.py"
 
 # Unpacked wheels have none, and a start without it is no start of the image (docs/image.md).
-with_bytecode() { python3 builder/compile_modules.py vllm torch; }
+with_bytecode() { python3 builder/compile_modules.py vllm torch worker_vllm; }
 
 bench() { # NAME SHAPE ARGUMENT...
   local name=$1 shape=$2

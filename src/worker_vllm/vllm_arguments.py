@@ -3,7 +3,6 @@ itself."""
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 from argparse import Namespace
@@ -41,8 +40,6 @@ def namespace(configuration: Configuration) -> Namespace:
         raise errors.ConfigurationError(
             [f"vLLM cannot be loaded with its variables {names}: {error}"]
         ) from error
-    # what importing vLLM has made stays: no collection need walk it again, and the exit not for four seconds
-    gc.freeze()
     actions = {action.dest: action for action in parser._actions}
     chosen = configuration.chosen()
     problems = list(_bad_variables(configuration))
